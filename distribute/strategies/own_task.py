@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from ..cluster import ClusterSpec, host_to_bind, listens
 
@@ -23,12 +24,14 @@ class OwnTask:
 
     Attributes:
         server: it runs; None between the last strategy that has it and the next one.
-        fits: how many models were trained, under whichever strategy: a number for the state of each on ps tasks.
+        fits: how many times models were trained, under whichever strategy: a number for the state on ps tasks.
+        first_fits: by model, the number of the first of its trainings that share state there, and the options of these.
     """
 
     def __init__(self) -> None:
         self.server: Server | None = None
         self.fits = 0
+        self.first_fits: WeakKeyDictionary[object, tuple[int, object]] = WeakKeyDictionary()
         self._users = 0
 
     @classmethod

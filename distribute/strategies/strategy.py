@@ -309,6 +309,20 @@ class ParameterServer(Strategy):
         self._own.fits += 1
         return self._own.fits
 
+    def first_fit(self, model: object, number: int, options: object) -> int:
+        """Return the number of the first training of a model that had the same options: a number for its state.
+
+        Args:
+            model: the model.
+            number: that of this training; see `begin_fit`.
+            options: what ps tasks can't change from training to training.
+        """
+        assert self._own is not None
+        known = self._own.first_fits.get(model)
+        if known is None or known[1] != options:
+            known = self._own.first_fits[model] = number, options
+        return known[0]
+
     def statistics(self) -> dict[str, Any]:
         """Count what the `fit` that runs, or ran last, has done.
 

@@ -81,6 +81,7 @@ class Client:
     Concurrent steps have a connection each; connections are kept for the next ones.
 
     Attributes:
+        end: closes the connections, and does not refer to the client.
         tasks_of_latest: how many tasks take part in the step that was prepared last.
         exact: have steps prepared with rewrites alone that keep the interpreter's bits.
         places: gives what tasks are to use for state in place of its own values: "device", "path", "container"
@@ -106,6 +107,7 @@ class Client:
         self._channels = Channels(info, lambda: own, token, tls)
         self._channels.give(self._channels.open(), True)
         self.straight = Straight(lambda task: Channels(task, _new_identity, token, tls, REACH_SECONDS, False))
+        self.end = partial(_close_all, self._channels, self.straight)
 
     @property
     def master(self) -> TaskInfo:
@@ -381,8 +383,12 @@ class Client:
 
     def close(self) -> None:
         """Give the connections up; steps that are under way end."""
-        self._channels.close()
-        self.straight.close()
+        self.end()
+
+
+def _close_all(channels: Channels, straight: Straight) -> None:
+    channels.close()
+    straight.close()
 
 
 def _connect_back(address: str) -> Client:

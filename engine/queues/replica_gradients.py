@@ -285,6 +285,7 @@ class ReplicaGradients(NamedResource):
                 return
             if self.training:
                 self._final[self.training] = [np.array(value) for value in values]
+            self._final.pop(training, None)  # it is made again, by workers that were all started again
             self.training, self.begun, self.written = training, -1, -1
             self._horizon = token << TICKET_BITS
             self._held.clear()

@@ -77,7 +77,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
     untracked = (
         Layer.untracked
         | {"_known_graph", "_steps", "_trained_variables", "_latest", "_found_metrics", "_read_logs_program"}
-        | {"optimizer", "_trained_states", "_seen_dtypes"}
+        | {"optimizer", "_trained_states", "_seen_dtypes", "_kept_steps"}
     )
     _seen_dtypes: Mapping[str, Any] | None = None  # of the first call, beside `_build_shapes`
     _exports_what_was_seen: ClassVar[bool] = True  # the first call has the sizes of inputs, but for that of the batch

@@ -26,7 +26,7 @@ class Applier:
     def __init__(self, programs: ReplicaPrograms) -> None:
         self.between_steps = threading.Lock()
         self.error: Exception | None = None
-        self._programs = ReplicaPrograms(programs.plan, programs.token, by_ps=True)
+        self._programs = programs.of_applier()
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="anabranch applies steps", daemon=True)
         self._thread.start()
@@ -59,7 +59,6 @@ class Applier:
         with contextlib.suppress(TaskFailedError, StateLostError):  # then nobody waits for a set any more
             self._programs.end_choosing()
         self._thread.join()
-        self._programs.close()
 
 
 def _give_up(programs: ReplicaPrograms, error: Exception, reason: str) -> None:

@@ -18,18 +18,14 @@ from ...engine.graph import Variable
 from ...engine.ops.random.keys import global_generator
 from ..callbacks.base import Callback, History
 from ..callbacks.callback_list import CallbackList
-from ..data.adapters import X_ONLY
 from ..saving.checkpointing import TrainingRun
 from ..training.epochs import Epochs
-from ..training.step_methods import plain as plain_log
-from ..training.steps import compile_step
 from .shares import Shares, are_handed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from ..structures import Array
-    from ..training.steps import Program
     from .ways import Way
 
 Logs = dict[str, Any]
@@ -79,7 +75,6 @@ class ClusterFit:
         self._seed: list[int] = []  # of the order of rows
         self._shares: Shares | None = None  # of the next epoch, where they have been drawn
         self.plan: Any = None
-        self._read_logs: Program | None = None  # the program that computes what `train_step` logs
 
     def run(self, epochs: range) -> None:
         """Train; see the strategies' own."""
@@ -198,12 +193,7 @@ class ClusterFit:
 
     def _logs(self) -> Logs:
         """Return the logs of the epoch so far, of all workers' rows; the variables have been pulled."""
-        plan = self.plan
-        if not plan.log_names:
-            return self.model.get_metrics_result()
-        if self._read_logs is None:
-            self._read_logs = compile_step(lambda _layout, _tensors: plan.build_logs({}), X_ONLY, [])
-        return dict(sorted(zip(plan.log_names, map(plain_log, self._read_logs()), strict=True)))
+        return self.plan.read_logs() if self.plan.log_names else self.model.get_metrics_result()
 
 
 def ends_group(step: int, together: int, steps: int | None) -> bool:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...distribute.strategies.strategy import ParameterServer
@@ -16,6 +17,7 @@ from ...engine.common.deadlines import deadline
 from ...engine.graph import Variable
 from ...engine.queues.errors import DeadlineExceededError, StateLostError, TaskFailedError
 from ...engine.queues.replica_tickets import Ticket
+from ..training.kept_steps import key_of
 from .cluster_fit import ClusterFit, Logs, same
 from .handed_out import SuppliedRows
 from .plan import ReplicaPlan
@@ -25,6 +27,7 @@ from .shares import Shares
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from ..data.adapters import Batch
     from ..structures import Array
 
 RESTART_SECONDS = 60.0  # how long ps tasks that were lost are waited for
@@ -74,6 +77,30 @@ class ReplicaMember(ClusterFit):
         raise SystemExit(0)
 
     # --- connections --------------------------------------------------------------------------------------------------
+
+    def _find_programs(self, first: Batch) -> None:
+        """Take the programs that the model has kept, or make others.
+
+        Args:
+            first: a worker's part of the first batch.
+        """
+        model, strategy = self.model, self.strategy
+        training = strategy.begin_fit()
+        self._key = partial(key_of, model, strategy, first, strategy.incarnation)
+        found, self._version = model._kept_steps.take(self._key())
+        if found is None:
+            self.plan = ReplicaPlan(model, strategy, first, training)
+            self.programs = ReplicaPrograms(self.plan)
+            return
+        self.programs, self.plan = found, found.plan
+        self.plan.begin_again()
+        self.plan.training = training
+        if not self.programs.begin_again():
+            self._connect_again()
+
+    def _keep_programs(self) -> None:
+        """Have the model keep the programs for its next `fit`."""
+        self.model._kept_steps.give_back(self._key(), self.programs, self._version)
 
     def _connect_again(self) -> None:
         self.programs.close()
@@ -151,6 +178,18 @@ class ReplicaMember(ClusterFit):
                 values = self.programs.pull(variables)
         for variable, value in zip(variables, values, strict=True):
             self._known[variable] = value
+            variable.assign(value)
+
+    def _pull_final(self) -> None:
+        """Take the values at the end of the training, which may be over for long, or those of now."""
+        with self._between_steps():
+            values = self.programs.pull_final()
+        if len(values) < len(self.plan.variables):
+            _logger.warning(
+                "The values that this fit() has trained are lost with a ps task. %s goes on with those that it has.",
+                self.strategy.workers[self.strategy.task_index],
+            )
+        for variable, value in values.items():
             variable.assign(value)
 
     def _push(self, variables: Sequence[Variable]) -> None:

@@ -255,9 +255,19 @@ class OptimizerShards:
     def release(self) -> None:
         """Give the memory of the whole state up; it is in the parts."""
         for whole, _, _ in self._slots:
-            whole.postpone(
-                Draw("fill", (), (0,), tuple(int(size or 0) for size in whole.shape or ()), whole.spec.dtype)
-            )
+            _empty(whole)
+
+    def release_parts(self) -> None:
+        """Give the memory of the parts up, until `scatter` or `take_up`; the chief has the whole state."""
+        self._gathered = []
+        for _, own, _ in self._slots:
+            _empty(own)
+
+
+def _empty(variable: Variable) -> None:
+    """Have a variable hold nothing until it is written, or read: then it is zeros."""
+    shape = tuple(int(size or 0) for size in variable.shape or ())
+    variable.postpone(Draw("fill", (), (0,), shape, variable.spec.dtype))
 
 
 def _parted(optimizer: Optimizer) -> tuple[Optimizer, LossScaleOptimizer | None]:

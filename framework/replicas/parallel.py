@@ -69,6 +69,7 @@ class ParallelFit(ParallelJoins):
         try:
             with self.leaving_when_asked(self._is_asked_to_leave):
                 self._train(epochs)
+            self.keep_steps()
         except LeavingError:
             self._leave()
         except BaseException as error:

@@ -90,7 +90,7 @@ class ParallelJoins(ParallelSteps):
         at = self._at
         texts = [variable for variable in self._shared if variable.dtype.kind == "T"]
         position = at.shares.position if isinstance(at.shares, HandedOut) else {}
-        head: Logs = {"facts": self._facts(), "order": self._order, "steps": self._steps, "seed": self._seed}
+        head: Logs = {"facts": self._facts(), "order": self._made.order, "steps": self._steps, "seed": self._seed}
         head |= {"epoch": at.epoch, "done": at.done, "first": at.first, "ended": at.ended, "seen": at.seen}
         head |= {"is trained": at.stage == Stage.TRAINED, "logs": plain(at.logs), "all validate": self._all_validate}
         head |= {"passes": self.passes.position["passes"], "position": self._position, "read": position}
@@ -141,7 +141,8 @@ class ParallelJoins(ParallelSteps):
         names, group = self._group.links.names, self._group
         check_alike(names[group.rank], self._facts(), names[0], found["facts"])
         self.strategy.chief_index = group.left[0]
-        self._order, self._seed, self._shares = found["order"], found["seed"], None
+        self._made.use_order(found["order"])
+        self._seed, self._shares = found["seed"], None
         self._all_validate, self._notes, self._position = found["all validate"], state["notes"], found["position"]
         passes = found["passes"] - self.passes.position["passes"]  # it may have been taken in before
         if not self._hands_out:

@@ -23,6 +23,7 @@ from ...engine.queues.errors import TaskFailedError
 from ...engine.session.programs import make_program
 from ..callbacks.callback_list import CallbackList
 from ..data.adapters import ArrayData, Batch
+from ..training.kept_steps import key_of
 from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model
 from .buckets import build_updates, nothing, weighted
@@ -33,12 +34,14 @@ from .optimizer_shards import OptimizerShards
 from .programs import LeavingError
 from .shares import Place, Shares, part_of
 from .traced import StepTracer, placeholders
-from .ways import packed, unpacked
+from .ways import joined_bytes, packed, parted_bytes, unpacked
 
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
     from ..data.adapters import Layout
     from ..structures import Array
+
+_SMALL = 1 << 16  # bytes of values that are sent in one message with others
 
 
 class ParallelSteps(ClusterFit):
@@ -56,7 +59,6 @@ class ParallelSteps(ClusterFit):
         self._new = CallbackList(())  # those that this worker calls since it is the chief
         self._has_taken_over = False  # and has not come to a step since then
         self._position: Logs = {}  # of data that the chief reads, when the epoch began
-        self._order: list[int] = []  # of what steps sum
 
     @property
     def _group(self) -> ProcessGroup:
@@ -97,15 +99,22 @@ class ParallelSteps(ClusterFit):
     # --- single steps -------------------------------------------------------------------------------------------------
 
     def send_values(self) -> None:
-        """Give all workers the chief's values of variables."""
-        for variable in self._shared:
-            value = np.asarray(variable.numpy())
-            if value.dtype.kind == "T":  # a vocabulary, which has no fixed size
-                value = self._broadcast(value.tolist())
-            else:
-                value = unpacked(self._run_together(partial(self._packed_of_chief, value)))[0]
+        """Give all workers the chief's values of variables: small ones, and texts, which have no fixed size, in one."""
+        values = [np.asarray(variable.numpy()) for variable in self._shared] if self.strategy.is_chief else []
+        texts = {n: value.tolist() for n, value in enumerate(values) if value.dtype.kind == "T"}
+        small = [n for n, value in enumerate(values) if n not in texts and value.nbytes <= _SMALL]
+        head = write_message({"texts": [*texts.items()], "small": small}).encode() if values else b""
+        data = joined_bytes([head, packed([values[n] for n in small])]) if values else b""
+        head, packed_values = parted_bytes(self._run_together(lambda: self._group.gather_bytes(data)[0]))
+        found = read_message(head.decode())
+        given: dict[int, Any] = dict(found["texts"]) | dict(zip(found["small"], unpacked(packed_values), strict=True))
+        for number, variable in enumerate(self._shared):
+            if number not in given:
+                value = np.asarray(variable.numpy())
+                given[number] = unpacked(self._run_together(partial(self._packed_of_chief, value)))[0]
             if not self.strategy.is_chief:
-                variable.assign(value)
+                variable.assign(given[number])
+            del given[number]
 
     def _packed_of_chief(self, value: Array) -> bytes:
         return packed([self._group.broadcast(value, 0)])
@@ -127,10 +136,9 @@ class ParallelSteps(ClusterFit):
         self._seed = self._broadcast(seed_now())
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._shares = None if self._hands_out else Shares(self.data, self.strategy.shares, self._seed)
-        self._trace(self._first_part() if self._shares is None else self._shares.batch(0))
+        self._find_steps(self._first_part() if self._shares is None else self._shares.batch(0))
         self._compare(facts_of_model(self.model, self.plan.variables))
-        self._order = self._broadcast(self.plan.order)  # shares of other sizes might make them in another order
-        self._find_shared()
+        self._made.use_order(self._broadcast(self.plan.order))  # shares of other sizes might make them in another order
 
     def begin_steps_alone(self) -> None:
         """Trace the step, in a worker that joins the others later; it compares its facts with those of the chief then.
@@ -146,8 +154,7 @@ class ParallelSteps(ClusterFit):
             first = part_of(whole, 0, self.strategy.shares)
         else:
             first = Shares(self.data, self.strategy.shares, self._seed).batch(0)
-        self._trace(first)
-        self._find_shared()
+        self._find_steps(first)
 
     def _facts(self) -> dict[str, object]:
         """Return what all workers have in common, also those that join."""
@@ -156,24 +163,27 @@ class ParallelSteps(ClusterFit):
         facts |= {} if self._hands_out else facts_of_data(self.data)
         return facts | facts_of_model(self.model, self.plan.variables)
 
-    def _trace(self, first: Batch) -> None:
-        leaves: list[Any] = [TensorSpec(leaf.shape, leaf.dtype) for leaf in first.leaves]
-        self._first_specs = Batch(first.layout, leaves, first.size)
-        with replicated() if self.strategy.of is None else nullcontext():  # stages compute losses of microbatches
-            self.plan = StepTracer(self.model, self.strategy, first)
-            # Replicas of stages draw for microbatches, each by itself.
-            self._axes = self.plan.find_axes(first) if self.strategy.of is None else []
+    def _find_steps(self, first: Batch) -> None:
+        """Take the steps that the model has kept, or build others.
 
-    def _find_shared(self) -> None:
-        """Find the variables that all workers have whole; the others are in parts."""
-        spread = self.strategy.shard == "optimizer"
-        self._shards_of_optimizers = [OptimizerShards(*each) for each in self.plan.applications] if spread else []
-        slots = {id(slot) for each in self._shards_of_optimizers for slot in each.slots}
-        self._shared = [variable for variable in self.plan.variables if id(variable) not in slots]
-        self.strategy.optimizer_bytes = sum(each.nbytes for each in self._shards_of_optimizers)
-        self._programs = StepPrograms(self._build_step)
-        self._programs_lead = self.strategy.is_chief
-        self._idle: Callable[..., object] | None = None
+        Args:
+            first: this worker's part of the first batch.
+        """
+        strategy = self.strategy
+        self._key = partial(key_of, self.model, strategy, first, strategy.group if strategy.shard else None)
+        found, self._version = self.model._kept_steps.take(self._key())
+        self._made: ParallelPrograms = ParallelPrograms(self.model, strategy, first) if found is None else found
+        if found is not None:
+            self._made.begin_again()
+        self.plan, self._axes, self._shared = self._made.plan, self._made.axes, self._made.shared
+        self._shards_of_optimizers = self._made.shards
+        strategy.optimizer_bytes = sum(each.nbytes for each in self._made.shards)
+
+    def keep_steps(self) -> None:
+        """Have the model keep the steps for its next `fit`, without what they hold."""
+        for each in self._made.shards:
+            each.release_parts()
+        self.model._kept_steps.give_back(self._key(), self._made, self._version)
 
     def _compare(self, facts: Mapping[str, object]) -> None:
         """Check that all workers have the same facts about what they train.
@@ -236,20 +246,10 @@ class ParallelSteps(ClusterFit):
             share = number * self.strategy.shares + self._group.rank
             weight = np.asarray(shares.part(share, batch), "float64")
             rows = [np.asarray(each, "int64") for each in shares.window(share)]
-            self._forget_those_of_others()
-            self._programs.run(Batch(batch.layout, [*batch.leaves, weight, *rows], batch.size))
+            self._made.run(Batch(batch.layout, [*batch.leaves, weight, *rows], batch.size))
         else:
             self._refuse_idle(number)
-            if self._idle is None:
-                self._idle = self._build_idle()
-            self._idle()
-
-    def _forget_those_of_others(self) -> None:
-        """Forget programs of steps that were built before this worker led, if the chief gives more than the others."""
-        if self._programs_lead != self.strategy.is_chief:
-            self._programs_lead = self.strategy.is_chief
-            if any(entry.part.reduction == "first" for entry in self.plan.entries):
-                self._programs.clear()
+            self._made.run_idle()
 
     def _refuse_idle(self, number: int) -> None:
         """Refuse a batch that leaves a worker without rows, if the step exchanges more than sums of known shapes.
@@ -273,19 +273,88 @@ class ParallelSteps(ClusterFit):
         text = write_message(message) if self.strategy.is_chief else ""
         return read_message(self._run_together(lambda: self._group.gather_bytes(text.encode())[0]).decode())
 
-    # --- programs -----------------------------------------------------------------------------------------------------
+
+class ParallelPrograms:
+    """The steps of one model under `DataParallel`, as this worker runs them. The model keeps them from call to call.
+
+    They do not depend on which workers there are, unless each has a part of the optimizer.
+
+    Args:
+        model: a compiled model.
+        strategy: with a cluster.
+        first: this worker's part of the first batch, of which nothing but shapes and dtypes is used.
+
+    Attributes:
+        plan: of the step.
+        axes: those of random numbers that have rows, where workers draw by row.
+        shards: for each application of an optimizer the part that this worker has, if they are spread.
+        shared: the variables that all workers have whole; the others are in parts.
+    """
+
+    def __init__(self, model: Any, strategy: DataParallel, first: Batch) -> None:
+        self._strategy = strategy
+        leaves: list[Any] = [TensorSpec(leaf.shape, leaf.dtype) for leaf in first.leaves]
+        self._first_specs = Batch(first.layout, leaves, first.size)
+        with replicated() if strategy.of is None else nullcontext():  # stages compute losses of microbatches
+            self.plan: Any = StepTracer(model, strategy, first)
+            # Replicas of stages draw for microbatches, each by itself.
+            self.axes = self.plan.find_axes(first) if strategy.of is None else []
+        spread = strategy.shard == "optimizer"
+        self.shards = [OptimizerShards(*each) for each in self.plan.applications] if spread else []
+        slots = {id(slot) for each in self.shards for slot in each.slots}
+        self.shared = [variable for variable in self.plan.variables if id(variable) not in slots]
+        self.order = self.plan.order
+        self._programs = StepPrograms(self._build_step)
+        self._programs_lead = strategy.is_chief
+        self._idle: Callable[..., object] | None = None
+
+    def begin_again(self) -> None:
+        """Begin a further training by these steps."""
+        self.plan.begin_again()
+
+    def use_order(self, order: list[int]) -> None:
+        """Sum in an order that all workers have; programs that were built for another one are forgotten.
+
+        Args:
+            order: the numbers of the plan's entries.
+        """
+        if order != self.order:
+            self.order = order
+            self._programs.clear()
+            self._idle = None
+
+    def run(self, batch: Batch) -> None:
+        """Make a step on rows of this worker; behind the arrays of the batch are its weight and its window."""
+        self._forget_those_of_others()
+        self._programs.run(batch)
+
+    def run_idle(self) -> None:
+        """Make a step of which this worker has no row."""
+        if self._idle is None:
+            self._idle = self._build_idle()
+        self._idle()
+
+    def close(self) -> None:
+        """Give up the steps: there is nothing outside of this process."""
+
+    def _forget_those_of_others(self) -> None:
+        """Forget programs of steps that were built before this worker led, if the chief gives more than the others."""
+        if self._programs_lead != self._strategy.is_chief:
+            self._programs_lead = self._strategy.is_chief
+            if any(entry.part.reduction == "first" for entry in self.plan.entries):
+                self._programs.clear()
 
     def _build_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
         *feeds, weight, first, count, total = tensors
-        parts: CutSteps | None = None if self.strategy.of is None else self.model._cut_steps
+        parts: CutSteps | None = None if self._strategy.of is None else self.plan.model._cut_steps
         with nullcontext() if parts is None else parts.placed():
             if parts is None:
-                with replicated(weight), drawing_rows(self._axes, Window(first, count, total)):
+                with replicated(weight), drawing_rows(self.axes, Window(first, count, total)):
                     entries = self.plan.traced_entries(layout, feeds, weight)
             else:
                 with replicated(weight):
                     entries = parts.entries(self.plan, layout, feeds, weight)
-            given = [weighted(entry, tensors, weight, self.strategy.is_chief) for entry, tensors in entries]
+            given = [weighted(entry, tensors, weight, self._strategy.is_chief) for entry, tensors in entries]
             self._build_updates(given, self.plan.gradients_at if parts is None else None)
         return []
 
@@ -300,7 +369,7 @@ class ParallelSteps(ClusterFit):
 
     def _summed_within(self) -> list[TensorSpec]:
         """Return what layers and losses sum over all workers, in the order of the step."""
-        if self.strategy.of is None:
+        if self._strategy.of is None:
             return [spec for _, spec in self.plan.collectives if spec is not None]
         with Graph().as_default():
             found = totals_of_batch(self.plan, self._first_specs.layout, placeholders(self._first_specs))
@@ -308,10 +377,8 @@ class ParallelSteps(ClusterFit):
 
     def _build_updates(self, given: list[list[Tensor]], gradients_at: int | None = None) -> None:
         """Build the sums over all workers of what each gives, and the updates by them; see `build_updates`."""
-        strategy, most = self.strategy, self.strategy.bucket_bytes if self.strategy.of is None else None
-        build_updates(
-            self.plan, self._shards_of_optimizers, given, self._order, most, strategy.gradient_dtype, gradients_at
-        )
+        strategy, most = self._strategy, self._strategy.bucket_bytes if self._strategy.of is None else None
+        build_updates(self.plan, self.shards, given, self.order, most, strategy.gradient_dtype, gradients_at)
 
 
 def _takes_nothing(op: Op, spec: TensorSpec | None) -> bool:
@@ -320,4 +387,4 @@ def _takes_nothing(op: Op, spec: TensorSpec | None) -> bool:
     return is_sum and spec is not None and spec.shape is not None and None not in spec.shape
 
 
-__all__ = ["ParallelSteps"]
+__all__ = ["ParallelPrograms", "ParallelSteps"]

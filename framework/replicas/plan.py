@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Graph, Variable
 from ...engine.graph.scopes import device
-from ...engine.ops.random.keys import SeedGenerator
+from ...engine.ops.random.keys import SeedGenerator, global_generator
 from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.ops.replicas import replicated
 from ...engine.queues.replica_gradients import ReplicaGradients
@@ -40,23 +41,27 @@ class ReplicaPlan(StepTracer):
         model: a compiled model.
         strategy: with a cluster.
         batch: a worker's part of a batch, of which nothing but shapes and dtypes is used.
+        training: the number of the training; None for one whose state on the ps tasks no other training uses.
 
     Raises:
         ValueError: the model or its training step can't be trained by replicas; the message says why.
 
     Attributes:
         steps, gradients: the resources on the ps tasks.
+        training: the number of the training that is under way, by which ps tasks distinguish those of a model.
+        container: of the variables and gradients. Its name depends on what these are, so that it may serve all
+            trainings of a model, whichever of them a worker has built its steps for.
         axes, draws_by_row: the axes of random numbers that have rows, and whether workers draw by these.
         begin_states: those that the chief's generators had at the beginning of the epoch.
         in_order: whether gradients are added in the order of workers.
         is_together: whether layers need sums over all workers, so that these compute each step together.
     """
 
-    def __init__(self, model: Model, strategy: ParameterServer, batch: Batch) -> None:
+    def __init__(self, model: Model, strategy: ParameterServer, batch: Batch, training: int | None = None) -> None:
         self.strategy = strategy
         check_synchronized(model, strategy)
         self.is_together = bool(synchronized_layers(model))
-        self.container = f"fit {strategy.begin_fit()}: {unnumbered(model.name)}"
+        self.training = strategy.begin_fit() if training is None else training
         super().__init__(model, strategy, batch)
         with device(strategy.ps[0]):
             self.steps = ReplicaSteps(
@@ -79,11 +84,26 @@ class ReplicaPlan(StepTracer):
             with device(task):
                 parts = [entry.part for entry in self.entries if entry.place == number]
                 self.gradients.append(ReplicaGradients(parts, f"gradients_{number}", self.in_order))
-
+        first = self.training if training is None else strategy.first_fit(model, training, self.steps.definition())
+        self._steps_container = self.container = f"fit {first}: {unnumbered(model.name)}"
+        if training is not None:
+            self.container += f", {self._digest()}"
+        self._stand_in = SeedGenerator(0, global_generator().name)  # for the global generator, in this worker
+        self._has_drawn = False  # whether its state was set in this training
         self.axes = self.find_axes(batch)
         self.draws_by_row = bool(self.axes and self.keys)
         self.begin_states: list[list[int]] = []
         self._totals_programs: dict[object, tuple[Callable[..., Sequence[Array]], list[bool]]] = {}
+
+    def begin_again(self) -> None:
+        super().begin_again()
+        self.begin_states, self._has_drawn = [], False
+
+    def _digest(self) -> str:
+        """Return a text that is another one if ps tasks are to hold other variables or gradients."""
+        variables = [[self._path_of(v), str(v.spec), self._ps_of[v], v.trainable] for v in self.variables]
+        described = repr([variables, [each.definition() for each in self.gradients]])
+        return hashlib.blake2b(described.encode(), digest_size=8).hexdigest()
 
     # --- random numbers ---------------------------------------------------------------------------------------------
 
@@ -113,6 +133,13 @@ class ReplicaPlan(StepTracer):
         elif not self.strategy.is_chief:
             self.begin_share(epoch, share)
 
+    def begin_drawing(self) -> None:
+        """Give this worker's stand-in for the global generator its state, before the first step of a training."""
+        if not self._has_drawn:
+            self._has_drawn = True
+            seed, counter = (int(part) for part in global_generator().state)
+            self._stand_in.state = (self.own_seed(seed), counter)
+
     def skip_to(self, batch: int) -> None:
         """Set the generators behind so many batches of the epoch."""
         if self.draws_by_row:
@@ -139,18 +166,24 @@ class ReplicaPlan(StepTracer):
     def places(self, resource: object) -> dict[str, str | list[int]]:
         """Return what tasks need about state; see `Client.places`."""
         if isinstance(resource, Variable) and resource in self._numbers:
-            path = f"{self._numbers[resource]}: {unnumbered(resource.path)}"
-            return {"container": self.container, "path": path, "device": self.strategy.ps[self._ps_of[resource]]}
+            path, place = self._path_of(resource), self.strategy.ps[self._ps_of[resource]]
+            return {"container": self.container, "path": path, "device": place}
         if isinstance(resource, SeedGenerator):  # each worker draws numbers of its own
             own = self.strategy.workers[self.strategy.task_index]
-            if resource not in self._generators:  # the global one, of which the order of rows is drawn, too
-                seed, counter = (int(part) for part in resource.state)
-                return {"container": self.container, "device": own, "state": [self.own_seed(seed), counter]}
             # Its name stands in programs, which all tasks print alike, so that it is the container that differs.
-            container = f"{self.container}: generator {self._generators[resource][0]}"
-            self.strategy.hold(container, resource.name, resource)
+            container, held = self.container, self._stand_in
+            if resource in self._generators:  # else the global one, of which the order of rows is drawn, too
+                container, held = f"{self.container}: generator {self._generators[resource][0]}", resource
+            self.strategy.hold(container, resource.name, held)
             return {"container": container, "path": resource.name, "device": own}
-        return {"container": self.container}
+        return {"container": self._steps_container if resource is self.steps else self.container}
+
+    def _path_of(self, variable: Variable) -> str:
+        return f"{self._numbers[variable]}: {unnumbered(variable.path)}"
+
+    def variables_at(self, place: int) -> list[Variable]:
+        """Return the variables that the ps task of a number has."""
+        return [variable for variable in self.variables if self._ps_of[variable] == place]
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

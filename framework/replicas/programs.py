@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,8 +20,9 @@ from ...engine.common.deadlines import deadline
 from ...engine.graph import Graph, IndexedSlices, Placeholder, TensorSpec, Variable, control_dependencies
 from ...engine.graph.scopes import device
 from ...engine.ops.random.rows import Window
-from ...engine.queues.errors import CancelledError, DeadlineExceededError
+from ...engine.queues.errors import CancelledError, DeadlineExceededError, StateLostError, TaskFailedError
 from ...engine.queues.replica_gradients import FORGET
+from ...engine.queues.replica_requests import in_training
 from ...engine.queues.replica_tickets import LEAVE_TEXT, Receipt, Ticket
 from ..data.adapters import Batch
 from .cluster_fit import read_message, write_message
@@ -31,7 +33,7 @@ from .traced import placeholders
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from ...engine.graph import Operation, Symbol
+    from ...engine.graph import Operation, Symbol, Tensor
     from ...optim.clipping import Gradient
     from ..structures import Array
 
@@ -47,7 +49,14 @@ _NUMBER, _NUMBERS, _PART, _TEXT, _BYTES = (
     TensorSpec((), dtypes.string),
     TensorSpec((None,), dtypes.as_dtype("uint8")),
 )
-_GIVEN = ((_NUMBER, "ticket"), (_PART, "part"), (_NUMBER, "first"), (_NUMBER, "count"), (_NUMBER, "total"))
+_GIVEN = (
+    (_NUMBER, "training"),
+    (_NUMBER, "ticket"),
+    (_PART, "part"),
+    (_NUMBER, "first"),
+    (_NUMBER, "count"),
+    (_NUMBER, "total"),
+)
 _ANY = Wish(0, False)  # any training
 _NOTHING = np.zeros(0, "int64")
 Run: TypeAlias = "Callable[..., tuple[Array, ...]]"
@@ -79,10 +88,31 @@ class ReplicaPrograms:
         self.token = token
         self._heard = 0  # how many announcements
         self._known: dict[object, Run] = {}
+        self._of_applier: ReplicaPrograms | None = None
+        # Whoever deletes a model that has kept them does not close them. The client refers to the plan.
+        self._end = weakref.finalize(self, self.client.end)
 
     def close(self) -> None:
         """Give up the connections."""
-        self.client.close()
+        self._end()
+        if self._of_applier is not None:
+            self._of_applier.close()
+
+    def begin_again(self) -> bool:
+        """Begin a further training; return False if ps tasks were lost since, so that others are needed."""
+        self.token = self._heard = 0
+        try:
+            self.marks()
+        except (TaskFailedError, StateLostError):
+            return False
+        return True
+
+    def of_applier(self) -> ReplicaPrograms:
+        """Return the programs of the thread that applies sets, with the token of these: they are closed with these."""
+        if self._of_applier is None:
+            self._of_applier = ReplicaPrograms(self.plan, by_ps=True)
+        self._of_applier.token = self.token
+        return self._of_applier
 
     # --- tickets ----------------------------------------------------------------------------------------------------
 
@@ -97,8 +127,18 @@ class ReplicaPrograms:
             (_NUMBER, self.token),
         )
         self.token = int(token)
-        self._run("fence", self._fences, (_NUMBER, self.token))
+        self._begin_on_ps()
         self._forget()
+
+    def _begin_on_ps(self) -> None:
+        """Have each ps task refuse leaders before this one, and keep the final values of the training before."""
+        plan = self.plan
+
+        def build(token: Symbol) -> list[Operation]:
+            values = [[variable.value for variable in plan.variables_at(place)] for place in range(len(plan.gradients))]
+            return [each.begin(token, found) for each, found in zip(plan.gradients, values, strict=True)]
+
+        self._run("begin training", build, (_NUMBER, self.token))
 
     def _forget(self) -> None:
         """Have ps tasks forget gradients that no set will name, where these might be in a sum already."""
@@ -112,7 +152,7 @@ class ReplicaPrograms:
         """Take over as the leader; return the mark of a set that the one before may have applied in part, or -1."""
         found = self._run("accept", lambda: self.plan.steps.accept(self._worker, self._incarnation))
         self.token = int(found[0])
-        self._run("fence", self._fences, (_NUMBER, self.token))
+        self._begin_on_ps()
         return int(found[1])
 
     def marks(self) -> list[tuple[int, int]]:
@@ -272,6 +312,7 @@ class ReplicaPrograms:
         """
         if not batch.size:
             return self._commit_nothing(ticket)
+        self.plan.begin_drawing()
         key = ("train", batch.layout.key, *[(leaf.shape, leaf.dtype) for leaf in batch.leaves])
         program = self._known.get(key)
         if program is None:
@@ -279,7 +320,8 @@ class ReplicaPrograms:
         rows = [np.int64(each) for each in window]
         try:
             known = [total for total in totals if total is not None]
-            return Receipt(int(program(np.int64(ticket), np.float64(part), *rows, *known, *batch.leaves)[0]))
+            given = [np.int64(self.plan.training), np.int64(ticket), np.float64(part), *rows, *known, *batch.leaves]
+            return Receipt(int(program(*given)[0]))
         except CancelledError:  # the step has its set without this ticket; or all has ended, as the next request says
             return self._commit_nothing(ticket)
 
@@ -288,23 +330,24 @@ class ReplicaPrograms:
         given = [*_GIVEN, *[(spec, "total") for spec in specs if spec is not None]]
         own = self.plan.strategy.workers[self._worker]
         with Graph().as_default() as graph, device(own):  # what touches state runs on its device nevertheless
-            ticket, part, first, count, rows, *known = (
+            training, ticket, part, first, count, rows, *known = (
                 graph.add(Placeholder(spec), (), name).outputs[0] for spec, name in given
             )
             feeds = placeholders(batch)
             rest = iter(known)
             whole = [None if spec is None else next(rest) for spec in specs]
-            puts = self.plan.trace_puts(batch, ticket, part, Window(first, count, rows), feeds, whole)
-            with control_dependencies(puts):
-                receipt = self.plan.steps.commit(self._worker, self._incarnation, ticket, batch.size)
-            if not self.plan.in_order:
-                for each in self.plan.gradients:
-                    each.add(ticket, receipt, batch.size)
-            effects = [operation for operation in graph.operations if operation.writes]
-            if self.plan.strategy.backup_workers:  # a late worker stops at once, and is in time for the next step
-                with device(self.plan.strategy.ps[0]):
-                    effects.append(self.plan.steps.watch(self._worker, self._incarnation, ticket))
-        fed = [ticket, part, first, count, rows, *known, *feeds]
+            with in_training(training):
+                puts = self.plan.trace_puts(batch, ticket, part, Window(first, count, rows), feeds, whole)
+                with control_dependencies(puts):
+                    receipt = self.plan.steps.commit(self._worker, self._incarnation, ticket, batch.size)
+                if not self.plan.in_order:
+                    for each in self.plan.gradients:
+                        each.add(ticket, receipt, batch.size)
+                effects = [operation for operation in graph.operations if operation.writes]
+                if self.plan.strategy.backup_workers:  # a late worker stops at once, and is in time for the next step
+                    with device(self.plan.strategy.ps[0]):
+                        effects.append(self.plan.steps.watch(self._worker, self._incarnation, ticket))
+        fed = [training, ticket, part, first, count, rows, *known, *feeds]
         found = [*[spec for spec, _ in given], *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
         targets: list[Any] = [receipt, *effects]
         return self.client.program(graph, targets, fed, found, None)
@@ -411,6 +454,26 @@ class ReplicaPrograms:
         key = ("pull", *map(id, variables))
         return list(self._run(key, lambda: [variable.value for variable in variables]))
 
+    def pull_final(self) -> dict[Variable, Array]:
+        """Return the values at the end of the training, or those of now while it is under way.
+
+        Those are left out that were lost with a ps task since then.
+        """
+        plan = self.plan
+        held = [plan.variables_at(place) for place in range(len(plan.gradients))]
+
+        def build() -> list[Tensor]:
+            pairs = zip(plan.gradients, held, strict=True)
+            return [tensor for each, found in pairs for tensor in each.final([v.value for v in found])]
+
+        values: dict[Variable, Array] = {}
+        given = iter(self._run("final", build))
+        for variables in held:
+            is_known = bool(next(given))
+            found = zip(variables, [next(given) for _ in variables], strict=True)
+            values |= found if is_known else ()
+        return values
+
     def pull_with_account(self, variables: Sequence[Variable]) -> tuple[list[Array], Array]:
         """Return the values that variables have on the ps tasks, and which shares of the epoch are in them."""
         key = ("pull with account", *map(id, variables))
@@ -429,7 +492,8 @@ class ReplicaPrograms:
             with control_dependencies(self._fences(token)):
                 return [variable.assign(value).operation for variable, value in zip(variables, given, strict=True)]
 
-        self._lead_on(("push", *map(id, variables)), build, *pairs)
+        key = "push", *[(id(v), spec.shape) for v, (spec, _) in zip(variables, pairs, strict=True)]
+        self._lead_on(key, build, *pairs)
 
     def announce(self, message: object) -> None:
         """Announce a message to all workers; those that come later get it, too."""
@@ -476,11 +540,11 @@ class ReplicaPrograms:
         """
         program = self._known.get(key)
         if program is None:
-            specs = [spec for spec, _ in given]
+            specs = [_NUMBER, *[spec for spec, _ in given]]
             with Graph().as_default() as graph:
                 feeds = [graph.add(Placeholder(s), (), f"given_{n}").outputs[0] for n, s in enumerate(specs)]
-                with device(self.plan.strategy.ps[0]):
-                    made = build(*feeds)
+                with device(self.plan.strategy.ps[0]), in_training(feeds[0]):
+                    made = build(*feeds[1:])
             targets = list(made) if isinstance(made, (list, tuple)) else [made]
             program = self._known[key] = self.client.program(graph, targets, feeds, specs, None)
-        return program(*[np.asarray(value, spec.dtype) for spec, value in given])
+        return program(np.int64(self.plan.training), *[np.asarray(value, spec.dtype) for spec, value in given])

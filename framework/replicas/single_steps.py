@@ -73,6 +73,7 @@ def train_on_cluster(model: Any, strategy: Strategy, batch: Batch) -> Logs:
             made = ParallelFit(model, strategy, Epochs(BatchData(batch)), None, CallbackList(()), 0)
             made.begin_steps()
             made.send_values()
+            made.keep_steps()  # `fit` may make the same ones
             model._steps_on_cluster = made
         for each in made._shards_of_optimizers:
             each.take_up()

@@ -25,10 +25,12 @@ from ...engine.ops.replicas import building_step, noting_totals
 from ...engine.queues.replica_sums import Part
 from ...optim.clipping import on_values
 from ...optim.replicas import handing_over, has_scaled
-from ..data.adapters import Batch
+from ..data.adapters import X_ONLY, Batch
 from ..metrics.replicas import handing_updates
 from ..saving.checkpointing import stateful_parts
 from ..training.running_logs import LogKey, RunningLog, find_running
+from ..training.step_methods import plain
+from ..training.steps import compile_step
 from .buckets import exchanged
 from .checks import check_model
 from .metric_updates import MetricUpdate, MetricUpdates
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from ..data.adapters import Layout
     from ..models.model import Model
     from ..structures import Array
+    from ..training.steps import Program
     from .optimizer_shards import OptimizerShards
 
 
@@ -143,6 +146,7 @@ class StepTracer:
         self._resets: dict[Variable, Array] = {}
         self.log_variables: dict[LogKey, Variable] = {}
         self._metric_updates: MetricUpdates | None = None
+        self._read_logs: Program | None = None  # the program that computes what `train_step` logs
         with Graph().as_default() as graph:
             traced = self.trace(batch.layout, placeholders(batch))  # makes what the model makes at first
             for maker in [maker for optimizer, _, _ in traced.applications for maker in optimizer.makers]:
@@ -177,6 +181,11 @@ class StepTracer:
         self.order = sorted(range(len(places)), key=places.__getitem__)
         self.applications = [(optimizer, variables) for optimizer, _, variables in traced.applications]
         self._updates = traced.updates
+
+    def begin_again(self) -> None:
+        """Begin a further training by the same steps."""
+        self.model.reset_metrics()
+        self._generators = {part: (number, part.seed) for part, (number, _) in self._generators.items()}
 
     def arrange(self) -> None:
         """Decide where the variables are kept: here all in one place."""
@@ -318,6 +327,12 @@ class StepTracer:
         """The variables of which logs are computed."""
         found = [variable for log in self._running.values() for variable in log.state.values()]
         return [*found, *self.log_variables.values()]
+
+    def read_logs(self) -> dict[str, Any]:
+        """Return what the step logs, of the values that variables have now; see `log_names`."""
+        if self._read_logs is None:
+            self._read_logs = compile_step(lambda _layout, _tensors: self.build_logs({}), X_ONLY, [])
+        return dict(sorted(zip(self.log_names, map(plain, self._read_logs()), strict=True)))
 
     def build_logs(self, values: Mapping[Any, TensorLike]) -> list[Tensor]:
         """Build what the step logs of all replicas' rows in the current graph, behind its updates; see `log_names`.

@@ -38,7 +38,6 @@ from .applier import Applier
 from .cluster_fit import Logs, ends_group, plain, reason_of, seed_now
 from .handed_out import SuppliedRows, place_of
 from .member import RESTART_SECONDS, ReplicaMember
-from .plan import ReplicaPlan
 from .programs import LeavingError, ReplicaPrograms
 from .shares import Current, Shares, part_of
 from .ways import PARTS_OF_A_WORKER, TaskWay
@@ -73,7 +72,7 @@ class ReplicaFit(ReplicaMember):
         self._seed = self._first_seed = seed_now()
         self._shares = None if self._hands_out else Shares(self.data, self.strategy.shares, self._seed)
         first = self._first_part() if self._shares is None else self._shares.batch(0)
-        self.plan = ReplicaPlan(self.model, self.strategy, first)
+        self._find_programs(first)
         self._restarts = Restarts(self.strategy.max_restarts)
         self._run: TrainingRun | None = None
         self._enrolment = Enrolment(self.strategy.ps, self._start_of)
@@ -84,7 +83,6 @@ class ReplicaFit(ReplicaMember):
         self._place: Any = None  # in data that the chief reads
         self._absent: list[str] = []  # workers that did not take part when the latest epoch began
         self._done: Array | None = None  # the shares that are in the values that the chief has pulled
-        self.programs = ReplicaPrograms(self.plan)
         # A ps task that was started again, too, has no chief noted: then the launcher has.
         is_known = chief_of_launcher() in (None, self.strategy.task_index)
         if self.strategy.is_chief and (self.programs.current() or not is_known):
@@ -94,9 +92,12 @@ class ReplicaFit(ReplicaMember):
             with self._leaving_when_asked():
                 while not self._is_done(epochs):
                     self._connect_again()
-        finally:
+        except BaseException:
             self.programs.close()
+            raise
+        finally:
             self.passes.close()
+        self._keep_programs()
 
     def _first_part(self) -> Batch:
         """Return the first rows of the first batch, which is not used up, of data that the chief reads.
@@ -511,7 +512,7 @@ class ReplicaFit(ReplicaMember):
                 self.data.on_epoch_end()
             self._passes_made += 1
             hooks.on_epoch_end(epoch, logs)
-        self._pull(self.plan.variables)
+        self._pull_final()
         hooks.on_end("train", logs)
 
     def _follow_steps(self, current: Current) -> Any:
@@ -530,7 +531,7 @@ class ReplicaFit(ReplicaMember):
         heard = None if ticket.number == LEAD else self._hear_logs(current.epoch)
         if heard is not None:
             if any(callback in self.given for callback in self.hooks.callbacks):
-                self._pull(self.plan.variables)
+                self._pull_final()
             logs = {name: heard["logs"][name] for name in heard["of training"]}
             self._show_steps(current, heard["steps"], logs)
         return heard
@@ -555,7 +556,7 @@ class ReplicaFit(ReplicaMember):
             if not ends_group(step, together, self.passes.steps if logs is None else last):
                 continue
             if logs is None:
-                self._pull(self.plan.variables)
+                self._pull_final()
                 logs = self._logs() if hooks.reads_batch_logs("train") else {}
             hooks.end_batch("train", step, dict(logs))
 
@@ -581,7 +582,8 @@ class ReplicaFit(ReplicaMember):
         return [self._known[variable] for variable in self._weights()]
 
     def _begin_validation(self, batches: int) -> TaskWay | None:
-        key = f"validation {self.plan.container} {self.programs.token} {self.passes.position['passes']}"
+        plan, passes = self.plan, self.passes.position["passes"]
+        key = f"validation {plan.container} {plan.training} {self.programs.token} {passes}"
         parts = min(batches, PARTS_OF_A_WORKER * self.strategy.num_workers)
         way = TaskWay.joined(self.strategy, key, parts)
         self.programs.announce({"validate": key, "parts": parts})

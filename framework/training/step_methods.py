@@ -31,6 +31,7 @@ from ...layers.core.layer import Layer
 from ...layers.core.tracking import held_by_attributes
 from ..data.adapters import X_ONLY, Layout, unpack_x_y_sample_weight
 from ..metrics.base import Metric
+from .kept_steps import KeptSteps
 from .objectives import CompiledLoss, CompiledMetrics, row_count, sum_of
 from .steps import Program, StepPrograms, compile_step
 
@@ -85,6 +86,7 @@ class StepMethods:
         self._trained_states: set[tuple[object, ...]] = set()  # for which training steps were built
         self._read_logs_program: tuple[Program, list[Metric], Logs, int] | None = None
         self._steps_on_cluster: object = None  # what makes the steps of `train_on_batch` with other workers
+        self._kept_steps = KeptSteps()  # those of `fit` with other workers
         self._splits: dict[tuple[str, str], bool] = {}  # by kind of step and layout: whether workers may share a pass
         modes = ("train", "test", "predict")
         self._steps = {
@@ -111,6 +113,7 @@ class StepMethods:
         self._splits.clear()
         self._trained_states.clear()
         self._steps_on_cluster = None
+        self._kept_steps.clear()
 
     # --- what a subclass may override -----------------------------------------------------------------------
 

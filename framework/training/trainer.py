@@ -206,6 +206,7 @@ class Trainer(PassMethods):
                 self._steps["train"].clear()
                 self._trained_states.clear()
                 self._steps_on_cluster = None
+                self._kept_steps.clear()
 
     def _renew_optimizer(self) -> None:
         """Put an optimizer without state in the place of one that has some."""

@@ -102,6 +102,9 @@ def test_a_chief_that_ends_while_others_train_prints_no_error_of_its_thread(monk
             if not by_ps and given:
                 raise RuntimeError("This ParameterServer was closed.")
 
+        def of_applier(self) -> Any:
+            return Programs(by_ps=True)
+
         def choose(self) -> Any:
             raise ab.errors.TaskFailedError("the leader was taken for dead")
 
@@ -130,6 +133,9 @@ def test_workers_hear_of_a_step_that_could_not_be_applied(error: Any, monkeypatc
         def __init__(self, *given: Any, by_ps: bool = False) -> None:
             self.by_ps = by_ps
 
+        def of_applier(self) -> Any:
+            return Programs(by_ps=True)
+
         def choose(self) -> Any:
             raise error("the connection was lost")
 
@@ -155,7 +161,7 @@ def test_workers_hear_of_a_step_that_could_not_be_applied(error: Any, monkeypatc
     made._thread.join()
     made.end()
     name = "abandon" if error is ab.errors.TaskFailedError else "end"
-    assert done == [(name, "a step could not be applied: the connection was lost"), "closed", "ended", "closed"]
+    assert done == [(name, "a step could not be applied: the connection was lost"), "closed", "ended"]
     assert isinstance(made.error, error)
 
 

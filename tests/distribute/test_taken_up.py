@@ -197,6 +197,9 @@ def test_layers_are_frozen_between_two_calls_whose_optimizer_is_in_parts(strateg
         for is_trained in (True, False, True):
             model.layers[0].trainable = is_trained
             model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=2, verbose=0)
+        kept = [steps for steps in model._kept_steps._held.values() if steps.shards]
+        assert bool(kept) == (each.shard is not None)
+        assert all(own.first_value is not None for steps in kept for _, own, _ in steps.shards[0]._slots), "no memory"
         return [*model.get_weights(), *[variable.numpy() for variable in model.optimizer.variables]]
 
     parts, whole = fitted(ab.distribute.DataParallel(shard="optimizer")), fitted(strategy)

@@ -274,6 +274,10 @@ def test_the_values_of_a_training_that_is_over_are_kept_when_another_one_begins(
             assert [int(found[0]), found[1].tolist(), found[2].tolist()] == [is_known, [value] * 3, ["a"]]
         with pytest.raises(CancelledError, match="token 6 does not lead any more"):
             run(gradients.fence(6))
+        with in_training(1):  # all workers were started again, and make it again
+            run(gradients.begin(20, [given, names]))
+            values[...] = 7
+            assert run(gradients.final([given, names]))[1].tolist() == [7] * 3
 
 
 def test_steps_are_not_reported_to_wait_when_all_workers_are_gone(caplog: pytest.LogCaptureFixture):

@@ -1,0 +1,78 @@
+"""`KeptSteps`: steps that a worker of a cluster has built for a model, which keeps them for its next calls of `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from ...engine.place.devices import devices_version
+from ...engine.summaries.scopes import recording
+from ...layers.core.layer_state import replacements
+from ...optim.optimizer import replaced_rates
+
+if TYPE_CHECKING:
+    from ...engine.graph import Variable
+    from ..data.adapters import Batch
+
+_MOST = 3  # kinds of first batches, such as batch sizes, whose steps are kept
+
+
+class KeptSteps:
+    """The steps of one model that no call uses at this moment.
+
+    A call takes steps out, and gives them back when it has ended well: after an error they are built anew.
+    `Trainer` clears them when the model is compiled, and when other variables or layers are trained.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, Any] = {}
+        self._version = 0  # how often all were forgotten
+
+    def __len__(self) -> int:
+        """Return how many are kept."""
+        return len(self._held)
+
+    def take(self, key: Hashable) -> tuple[Any, int]:
+        """Return the steps of a key, or None; and what `give_back` has to be given then."""
+        return self._held.pop(key, None), self._version
+
+    def give_back(self, key: Hashable, steps: Any, version: int) -> None:
+        """Keep steps for the next call, unless all were forgotten since `take`.
+
+        Args:
+            key: what they depend on.
+            steps: an object with a `close`.
+            version: what `take` has returned.
+        """
+        if version != self._version:
+            steps.close()
+            return
+        self._held[key] = steps
+        while len(self._held) > _MOST:
+            self._held.pop(next(iter(self._held))).close()
+
+    def clear(self) -> None:
+        """Forget all steps, because what they were built from has changed."""
+        self._version += 1
+        held, self._held = self._held, {}
+        for each in held.values():
+            each.close()
+
+
+def key_of(model: Any, strategy: object, first: Batch, *more: Hashable) -> Hashable:
+    """Return what steps depend on, but for what has `KeptSteps` cleared.
+
+    Args:
+        model: the model, whose variables may have been replaced.
+        strategy: under which it is trained.
+        first: this worker's part of the first batch.
+        more: what else the steps of the strategy depend on.
+    """
+    leaves = tuple((tuple(leaf.shape), leaf.dtype) for leaf in first.leaves)
+    variables: list[Variable] = model.variables
+    held = tuple(map(id, variables))  # all of them are among those of the steps, which keep them
+    outside = devices_version(), recording(), replacements(), replaced_rates()
+    return id(strategy), id(model.optimizer), first.layout.key, leaves, held, outside, more
+
+
+__all__ = ["KeptSteps", "key_of"]
