@@ -19,7 +19,7 @@ from ...engine.graph import Graph, IndexedSlices, Operation, Placeholder, Symbol
 from ...engine.graph.spec import shape_text
 from ...engine.ops.base import Cast
 from ...engine.ops.math.elementwise import Add, Subtract
-from ...engine.queues.replica_sums import Part
+from ...engine.queues.replica_gradients import Part
 from ..calling import mask_of
 from ..metrics.replicas import handing_updates
 

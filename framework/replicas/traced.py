@@ -22,7 +22,7 @@ from ...engine.graph.graph import get_default_graph
 from ...engine.ops.random.keys import SeedGenerator, noting_keys
 from ...engine.ops.random.rows import Axes, finding_axes
 from ...engine.ops.replicas import building_step, noting_totals
-from ...engine.queues.replica_sums import Part
+from ...engine.queues.replica_gradients import Part
 from ...optim.clipping import on_values
 from ...optim.replicas import handing_over, has_scaled
 from ..data.adapters import X_ONLY, Batch

@@ -15,8 +15,7 @@ import numpy as np
 from shared.tasks import TaskProcess, tasks
 
 import anabranch as ab
-from anabranch.engine.queues.replica_gradients import ReplicaGradients
-from anabranch.engine.queues.replica_sums import Part
+from anabranch.engine.queues.replica_gradients import Part, ReplicaGradients
 
 PATIENT = ("--heartbeat-timeout", "300")  # on a loaded machine
 _CPUCLOCK_SCHED = 2  # of Linux

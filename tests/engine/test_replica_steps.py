@@ -11,11 +11,10 @@ from anabranch.engine.common import dtypes
 from anabranch.engine.graph import Graph, control_dependencies
 from anabranch.engine.queues import DeadlineExceededError
 from anabranch.engine.queues.errors import CancelledError, StateLostError
-from anabranch.engine.queues.replica_gradients import FORGET, Part, ReplicaGradients
+from anabranch.engine.queues.replica_gradients import FORGET, Part, ReplicaGradients, reduced
 from anabranch.engine.queues.replica_requests import in_training
 from anabranch.engine.queues.replica_state import ReplicaStepsState
 from anabranch.engine.queues.replica_steps import ReplicaSteps
-from anabranch.engine.queues.replica_sums import reduced
 from anabranch.engine.queues.replica_tickets import LEAVE, Receipt
 from anabranch.engine.session import Session
 
