@@ -300,6 +300,7 @@ def check_numbers(op: Op, *specs: Any) -> None:
 
 
 _scalars: dict[Any, Value] = {}  # of Python's numbers, by type, number and dtype
+shared_scalars: set[int] = set()  # the identities of these, which are kept
 
 
 def scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tensor:
@@ -309,8 +310,8 @@ def scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tenso
         known = _scalars.get(key)
         if known is None or value != value or (not value and type(value) is not int):  # -0.0 equals 0.0
             known = Value(_scalar_array(value, dtype or _scalar_dtype(value)))
-            if len(_scalars) < _MOST_SCALARS:
-                _scalars[key] = known
+            if len(_scalars) < _MOST_SCALARS and _scalars.setdefault(key, known) is known:  # kept, as its identity is
+                shared_scalars.add(id(known))
         return known
     return _scalar_constant(value, dtype or _scalar_dtype(value), graph or get_default_graph())
 
@@ -588,4 +589,5 @@ __all__ = [
     "promote",
     "runs_now",
     "scalar",
+    "shared_scalars",
 ]

@@ -21,6 +21,7 @@ from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
 from ..graph.tracebacks import shorten
 from ..graph.value import Value
+from .base import Constant, shared_scalars
 
 _PLAIN = frozenset({Value, Variable, int, float, bool, str, type(None), np.ndarray, complex, bytes})
 
@@ -95,12 +96,28 @@ def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
                     symbol.operation.graph.refuse_traced(symbol)
                     with symbol.operation.graph.entered() as graph:
                         return recorded_call(function, args, kwargs, graph)
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            return _own(result) if type(result) is Value or type(result) is Symbol else result
         except Exception as error:
             shorten(error, function)
             raise
 
     return call
+
+
+def _own(tensor: Value | Symbol) -> Value | Symbol:
+    """Return a constant of its own in the place of a scalar that stands for all equal numbers of Python.
+
+    With what ``ops.reshape(2.0, ())`` returned, the factor in ``x * 2.0`` would be part of the gradient by it.
+    """
+    if type(tensor) is Value:
+        return Value(tensor.array) if id(tensor) in shared_scalars else tensor
+    op = tensor.operation.op
+    if type(op) is not Constant or op.value.ndim or not tensor.spec.differentiable:
+        return tensor
+    graph = tensor.operation.graph
+    is_shared = graph.constants.get((tensor.dtype, op.value.tobytes())) is tensor
+    return graph.add(Constant(op.value), (), "constant").outputs[0] if is_shared else tensor
 
 
 def guard_entrances(namespace: dict[str, Any], package: str, but: Iterable[str] = ()) -> None:

@@ -97,6 +97,35 @@ def test_parameters_of_functions_have_gradients_as_values_constants_and_symbols(
             same(one, other)
 
 
+@pytest.mark.parametrize("name", ["array", "cast", "reshape", "squeeze", "real", "broadcast_to", "transpose", "flip"])
+@pytest.mark.parametrize("is_in_graph", [False, True])
+def test_a_tensor_of_a_number_is_not_the_factor_with_that_number(name: str, is_in_graph: bool) -> None:
+    more = {"cast": ["float32"], "reshape": [()], "broadcast_to": [()]}
+
+    def slope() -> Any:
+        x = getattr(k.ops, name)(2.0, *more.get(name, []))
+        with k.GradientTape() as tape:
+            tape.watch(x)
+            y = x * 2.0 + x * 1.0 + k.ops.full((3,), 2.0) + 2.0**1.5
+        return tape.gradient(y, x)
+
+    if not is_in_graph:
+        same(slope(), 9.0)
+        return
+    with k.Graph().as_default():
+        same(k.Session().run(slope()), 9.0)
+
+
+def test_values_that_are_no_numbers_of_python_are_given_back_as_they_are() -> None:
+    for number in range(200):
+        k.ops.array(0.0)  # numbers that are not shared may have had the identity of a value that comes later
+        x = k.ops.array(np.float32(number))
+        with k.GradientTape() as tape:
+            tape.watch(x)
+            y = k.ops.reshape(x, ())
+        same(tape.gradient(y, x), 1.0)
+
+
 @pytest.mark.parametrize("exponent", [-1.5, 0.0, 1.0, 3.0])
 def test_mixed_second_derivatives_of_a_power_by_a_scalar_exponent(exponent: float) -> None:
     x, y = k.ops.array(1.7), k.ops.array(exponent)
