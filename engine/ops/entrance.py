@@ -110,7 +110,7 @@ def _own(tensor: Value | Symbol) -> Value | Symbol:
 
     With what ``ops.reshape(2.0, ())`` returned, the factor in ``x * 2.0`` would be part of the gradient by it.
     """
-    if type(tensor) is Value:
+    if isinstance(tensor, Value):
         return Value(tensor.array) if id(tensor) in shared_scalars else tensor
     op = tensor.operation.op
     if type(op) is not Constant or op.value.ndim or not tensor.spec.differentiable:
