@@ -10,6 +10,7 @@ import numpy as np
 from ..common import dtypes
 from ..common.nest import flatten, is_integer, is_sequence, map_structure, pack_as
 from ..common.quick_dataclass import dataclass
+from ..graph.captured_values import losing_no_gradients
 from ..graph.context import in_explicit_graph
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.op import ErrorSample, Op, Sample
@@ -181,7 +182,7 @@ def _unchanged(carry: Any) -> Any:
 
 def _no_results(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, sequences: list[Tensor]) -> Any:
     """Return the results of no step: `f` is traced for their dtypes and shapes."""
-    with Graph().as_default():
+    with Graph().as_default(), losing_no_gradients():
         inputs = [TensorArray(x.dtype, 0).unstack(x) for x in sequences]
         example, _ = _trace_outputs(f, init, xs, inputs)
         specs = [(leaf.shape, leaf.dtype) for leaf in flatten(example)]

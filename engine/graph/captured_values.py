@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .context import graph_context
@@ -57,3 +58,13 @@ def warn_of_lost_gradient(value: Value, graph: Graph) -> None:
         "make it a constant by ops.stop_gradient(value).",
         stacklevel=user_stacklevel(),
     )
+
+
+@contextmanager
+def losing_no_gradients() -> Generator[None]:
+    """Warn of no value that is captured inside of the block, by a graph of which the types alone are used."""
+    before, graph_context.lost_gradients = graph_context.lost_gradients, []
+    try:
+        yield
+    finally:
+        graph_context.lost_gradients = before

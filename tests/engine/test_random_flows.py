@@ -206,7 +206,7 @@ def trained(flow: Flow, seed: int, wrap: Callable[..., Any]) -> list[Any]:
     training = _Trained(flow, seed)
     step, results = wrap(training.step), ()
     for number in range(STEPS):
-        results = step(*batch(flow, number))
+        results = step(*[ops.convert_to_tensor(array) for array in batch(flow, number)])
     return [*results, *training.state()]
 
 

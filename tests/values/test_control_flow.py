@@ -121,3 +121,15 @@ def test_control_dependencies_on_effects(traced: bool) -> None:
     assert float(v.numpy()) == 3.0
     with k.Graph().as_default(), pytest.raises(TypeError, match="operations and tensors, not NoneType"):
         k.control_dependencies([None])
+
+
+def test_loops_without_iterations_lose_no_gradients() -> None:
+    """Their functions are traced for the shapes of results alone, with values of weights that they take from around."""
+    v, rows = k.Variable([1.0, 2.0]), k.ops.zeros((0, 2))
+    with k.GradientTape() as tape:
+        doubled = v * 2
+        last, sums = k.scan(lambda carry, row: (carry * doubled, row + doubled), doubled, rows)
+        mapped = k.map_fn(lambda row: row * doubled, rows)
+        y = k.ops.sum(last) + k.ops.sum(sums) + k.ops.sum(mapped)
+    assert (sums.shape, mapped.shape) == ((0, 2), (0, 2))
+    same(tape.gradient(y, v), [2.0, 2.0])
