@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from ..data.adapters import ArrayData, Batch, Data, Layout
 from ..training.epochs import Epochs
 
 if TYPE_CHECKING:
+    from ..structures import Array
     from .cluster_fit import Logs
     from .handed_out import HandedOut, SuppliedRows
 
@@ -131,7 +132,7 @@ def bounds(rows: int, part: int, parts: int, count: int = 1) -> tuple[int, int]:
     return part * size + min(part, more), end * size + min(end, more)
 
 
-def check_cut(layout: Layout, leaves: Sequence[Tensor | NDArray[Any]], part: str = "worker's part") -> None:
+def check_cut(layout: Layout, leaves: Sequence[Tensor | Array], part: str = "worker's part") -> None:
     """Check that a batch can be cut into parts by its rows.
 
     Args:

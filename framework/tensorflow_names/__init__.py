@@ -222,10 +222,10 @@ def device(device_name: str | DeviceFunction | None) -> AbstractContextManager[N
     return device_scope(device_name)
 
 
-class _Function(Function[Any]):
+class _Function(Function[object]):
     """A function of a script for TensorFlow, which may be run in Python for debugging."""
 
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _called(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if config.functions_run_eagerly() and executing_eagerly():
             return self.python_function(*args, **kwargs)
         return super()._called(args, kwargs)

@@ -226,11 +226,11 @@ def crop_and_resize(
     return ops.where(inside, found, extrapolation_value)
 
 
-def _is_within(place: Tensor, size: Any) -> Tensor:
+def _is_within(place: Tensor, size: int | Tensor) -> Tensor:
     return ops.logical_and(place >= 0, place <= ops.cast(size - 1, "float32"))
 
 
-def _places(start: Tensor, end: Tensor, count: int, size: Any) -> Tensor:
+def _places(start: Tensor, end: Tensor, count: int, size: int | Tensor) -> Tensor:
     """Return where the pixels of each box are along an axis, [boxes, count]."""
     last = ops.cast(size - 1, "float32")
     if count == 1:

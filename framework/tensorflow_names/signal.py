@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from ...engine.ops.signal.short_time import OverlapAdd
 from ...layers.preprocessing.spectrograms import mel_weights
 
 Window: TypeAlias = Callable[..., TensorLike] | None
+Parts: TypeAlias = tuple[Tensor, Tensor]  # real, imaginary
 
 
-def _transformed(transform: Callable[[Any], Any], x: TensorLike) -> Tensor:
+def _transformed(transform: Callable[[Parts], Parts], x: TensorLike) -> Tensor:
     tensor = ops.convert_to_tensor(x)
     return ops.complex(*transform((ops.real(tensor), ops.imag(tensor))))
 
@@ -44,7 +45,7 @@ def ifft2d(input: TensorLike, name: str | None = None) -> Tensor:
     return _transformed(ops.ifft2, input)
 
 
-def _length(fft_length: Any) -> int | None:
+def _length(fft_length: Sequence[int] | int | None) -> int | None:
     """Return the length of a transform, which TensorFlow takes as a vector of one element."""
     return None if fft_length is None else int(np.reshape(fft_length, ()))
 
