@@ -20,7 +20,7 @@ _MOST = 3  # kinds of first batches, such as batch sizes, whose steps are kept
 class KeptSteps:
     """The steps of one model that no call uses at this moment.
 
-    A call takes steps out, and gives them back when it has ended well: after an error they are built anew.
+    A call takes steps out, and gives them back when it has ended well: after an error they are built again.
     `Trainer` clears them when the model is compiled, and when other variables or layers are trained.
     """
 

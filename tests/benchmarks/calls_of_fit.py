@@ -1,4 +1,4 @@
-"""A later call of `fit`, of one small step, with the steps that the model has kept and with steps that are built anew.
+"""A later call of `fit`, of one small step, with the steps that the model has kept and with steps that are built again.
 
     python tests/benchmarks/calls_of_fit.py [STRATEGY ...]
 
@@ -71,19 +71,19 @@ def measure(name: str) -> None:
     def fit() -> None:
         model.fit(x, x[:, :4], batch_size=32, verbose=0)
 
-    def fit_anew() -> None:
+    def fit_again() -> None:
         model._forget_programs()
         fit()
 
     fit()
-    anew, kept = timed(fit_anew), timed(fit)
+    built, kept = timed(fit_again), timed(fit)
     if strategy is None or strategy.is_chief:
-        print(f"| `{name}` | {anew} | {kept} |", flush=True)
+        print(f"| `{name}` | {built} | {kept} |", flush=True)
 
 
 def main(names: list[str]) -> None:
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors", flush=True)
-    print("| a later `fit` of one step | anew, ms (of a processor) | kept |\n|---|---|---|", flush=True)
+    print("| a later `fit` of one step | built, ms (of a processor) | kept |\n|---|---|---|", flush=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     for name in names or [*ALONE, *ON_CLUSTERS]:
         launched = ["-m", "anabranch", "launch", "-n", "2", "--ps", str(PS_TASKS.get(name, 0))]

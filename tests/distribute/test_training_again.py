@@ -45,13 +45,13 @@ def test_calls_with_kept_steps_have_the_bits_of_calls_that_build_theirs(
     launch(workers, ps, "train_again.py", str(tmp_path), kind + calls)
     for worker in range(workers):
         of_worker = found(tmp_path, worker)
-        kept, anew = of_worker[f"{kind} True"], of_worker[f"{kind} False"]
-        assert all(each["built"] for each in anew.values())
-        built = [name for name, each in kept.items() if each["built"] and name != "too few rows"]
-        assert built == [name for name in BUILT if name in kept]
+        kept, built = of_worker[f"{kind} True"], of_worker[f"{kind} False"]
+        assert all(each["built"] for each in built.values())
+        built_here = [name for name, each in kept.items() if each["built"] and name != "too few rows"]
+        assert built_here == [name for name in BUILT if name in kept]
         for name, each in kept.items():
-            assert each["bits"] == anew[name]["bits"], name
-            assert each["logs"] == anew[name]["logs"], name
+            assert each["bits"] == built[name]["bits"], name
+            assert each["logs"] == built[name]["logs"], name
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_a_ps_task_that_is_lost_between_two_calls_changes_nothing(tmp_path: Path
 
 @pytest.mark.parametrize("strategy", ["DataParallel", pytest.param("ParameterServer", marks=pytest.mark.slow)])
 def test_kept_steps_serve_those_that_are_left(strategy: str, tmp_path: Path, without_losses: list[Any]) -> None:
-    """Of three workers one is left for the last call, which was not the chief when its steps were built."""
+    """The last call is made by one worker of three, which was not the chief when its steps were built."""
     launch(3, 1 if strategy == "ParameterServer" else 0, "train_between_losses.py", str(tmp_path), "members", strategy)
     for each, expected in zip(found(tmp_path, 1), without_losses[0], strict=True):
         assert each["steps"] == expected["steps"]

@@ -1,4 +1,4 @@
-"""Calls `fit` many times as one of the workers of a cluster, twice: with steps that are kept, and with such built anew.
+"""Calls `fit` many times as one of the workers of a cluster, twice: with steps that are kept, and with other steps.
 
     train_again.py FOLDER KIND...
 
