@@ -87,7 +87,7 @@ class ReplicaMember(ClusterFit):
         model, strategy = self.model, self.strategy
         training = strategy.begin_fit()
         self._key = partial(key_of, model, strategy, first, strategy.incarnation)
-        found, self._version = model._kept_steps.take(self._key())
+        found, self._version = model._kept_steps.take(ReplicaPrograms, self._key())
         if found is None:
             self.plan = ReplicaPlan(model, strategy, first, training)
             self.programs = ReplicaPrograms(self.plan)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from .ways import joined_bytes, packed, parted_bytes, unpacked
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
     from ..data.adapters import Layout
+    from ..models.model import Model
     from ..structures import Array
 
 _SMALL = 1 << 16  # bytes of values that are sent in one message with others
@@ -107,7 +108,8 @@ class ParallelSteps(ClusterFit):
         data = joined_bytes([head, packed([values[n] for n in small])]) if values else b""
         head, packed_values = parted_bytes(self._run_together(lambda: self._group.gather_bytes(data)[0]))
         found = read_message(head.decode())
-        given: dict[int, Any] = dict(found["texts"]) | dict(zip(found["small"], unpacked(packed_values), strict=True))
+        arrays = zip(found["small"], unpacked(packed_values), strict=True)
+        given: dict[int, object] = dict(found["texts"]) | dict(arrays)
         for number, variable in enumerate(self._shared):
             if number not in given:
                 value = np.asarray(variable.numpy())
@@ -171,8 +173,8 @@ class ParallelSteps(ClusterFit):
         """
         strategy = self.strategy
         self._key = partial(key_of, self.model, strategy, first, strategy.group if strategy.shard else None)
-        found, self._version = self.model._kept_steps.take(self._key())
-        self._made: ParallelPrograms = ParallelPrograms(self.model, strategy, first) if found is None else found
+        found, self._version = self.model._kept_steps.take(ParallelPrograms, self._key())
+        self._made = ParallelPrograms(self.model, strategy, first) if found is None else found
         if found is not None:
             self._made.begin_again()
         self.plan, self._axes, self._shared = self._made.plan, self._made.axes, self._made.shared
@@ -291,12 +293,12 @@ class ParallelPrograms:
         shared: the variables that all workers have whole; the others are in parts.
     """
 
-    def __init__(self, model: Any, strategy: DataParallel, first: Batch) -> None:
+    def __init__(self, model: Model, strategy: DataParallel, first: Batch) -> None:
         self._strategy = strategy
         leaves: list[Any] = [TensorSpec(leaf.shape, leaf.dtype) for leaf in first.leaves]
         self._first_specs = Batch(first.layout, leaves, first.size)
         with replicated() if strategy.of is None else nullcontext():  # stages compute losses of microbatches
-            self.plan: Any = StepTracer(model, strategy, first)
+            self.plan = StepTracer(model, strategy, first)
             # Replicas of stages draw for microbatches, each by itself.
             self.axes = self.plan.find_axes(first) if strategy.of is None else []
         spread = strategy.shard == "optimizer"
@@ -346,7 +348,7 @@ class ParallelPrograms:
 
     def _build_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
         *feeds, weight, first, count, total = tensors
-        parts: CutSteps | None = None if self._strategy.of is None else self.plan.model._cut_steps
+        parts = None if self._strategy.of is None else cast("CutSteps", self.plan.model._cut_steps)
         with nullcontext() if parts is None else parts.placed():
             if parts is None:
                 with replicated(weight), drawing_rows(self.axes, Window(first, count, total)):
@@ -370,7 +372,7 @@ class ParallelPrograms:
     def _summed_within(self) -> list[TensorSpec]:
         """Return what layers and losses sum over all workers, in the order of the step."""
         if self._strategy.of is None:
-            return [spec for _, spec in self.plan.collectives if spec is not None]
+            return [spec for _, spec in self.plan.collectives if isinstance(spec, TensorSpec)]
         with Graph().as_default():
             found = totals_of_batch(self.plan, self._first_specs.layout, placeholders(self._first_specs))
         return [TensorSpec(total.shape, total.dtype) for total in found if total is not None]

@@ -328,7 +328,7 @@ class StepTracer:
         found = [variable for log in self._running.values() for variable in log.state.values()]
         return [*found, *self.log_variables.values()]
 
-    def read_logs(self) -> dict[str, Any]:
+    def read_logs(self) -> dict[str, object]:
         """Return what the step logs, of the values that variables have now; see `log_names`."""
         if self._read_logs is None:
             self._read_logs = compile_step(lambda _layout, _tensors: self.build_logs({}), X_ONLY, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ...engine.place.devices import devices_version
 from ...engine.summaries.scopes import recording
@@ -13,8 +13,17 @@ from ...optim.optimizer import replaced_rates
 if TYPE_CHECKING:
     from ...engine.graph import Variable
     from ..data.adapters import Batch
+    from ..models.model import Model
+
+Kept = TypeVar("Kept", bound="Closing")
 
 _MOST = 3  # kinds of first batches, such as batch sizes, whose steps are kept
+
+
+class Closing(Protocol):
+    """What holds steps, and gives up what they hold."""
+
+    def close(self) -> None: ...
 
 
 class KeptSteps:
@@ -25,29 +34,31 @@ class KeptSteps:
     """
 
     def __init__(self) -> None:
-        self._held: dict[Hashable, Any] = {}
+        self._held: dict[Hashable, Closing] = {}
         self._version = 0  # how often all were forgotten
 
     def __len__(self) -> int:
         """Return how many are kept."""
         return len(self._held)
 
-    def take(self, key: Hashable) -> tuple[Any, int]:
-        """Return the steps of a key, or None; and what `give_back` has to be given then."""
-        return self._held.pop(key, None), self._version
+    def take(self, kind: type[Kept], key: Hashable) -> tuple[Kept | None, int]:
+        """Return the steps of a kind and key, or None; and what `give_back` has to be given then."""
+        found = self._held.pop((kind, key), None)
+        assert found is None or isinstance(found, kind)
+        return found, self._version
 
-    def give_back(self, key: Hashable, steps: Any, version: int) -> None:
+    def give_back(self, key: Hashable, steps: Closing, version: int) -> None:
         """Keep steps for the next call, unless all were forgotten since `take`.
 
         Args:
             key: what they depend on.
-            steps: an object with a `close`.
+            steps: those of the call.
             version: what `take` has returned.
         """
         if version != self._version:
             steps.close()
             return
-        self._held[key] = steps
+        self._held[type(steps), key] = steps
         while len(self._held) > _MOST:
             self._held.pop(next(iter(self._held))).close()
 
@@ -59,7 +70,7 @@ class KeptSteps:
             each.close()
 
 
-def key_of(model: Any, strategy: object, first: Batch, *more: Hashable) -> Hashable:
+def key_of(model: Model, strategy: object, first: Batch, *more: Hashable) -> Hashable:
     """Return what steps depend on, but for what has `KeptSteps` cleared.
 
     Args:

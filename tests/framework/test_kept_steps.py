@@ -19,19 +19,19 @@ class Steps:
 def test_steps_are_kept_for_three_kinds_of_batches():
     kept, made = KeptSteps(), [Steps() for _ in range(4)]
     for number, steps in enumerate(made):
-        found, version = kept.take(number)
+        found, version = kept.take(Steps, number)
         assert found is None
         kept.give_back(number, steps, version)
     assert [steps.is_closed for steps in made] == [True, False, False, False]
-    assert kept.take(0)[0] is None
-    assert kept.take(3)[0] is made[3]
+    assert kept.take(Steps, 0)[0] is None
+    assert kept.take(Steps, 3)[0] is made[3]
     assert len(kept) == 2, "what a call uses is not kept at the same time"
 
 
 def test_steps_that_are_out_of_date_are_closed():
     kept, held, out = KeptSteps(), Steps(), Steps()
-    kept.give_back("held", held, kept.take("held")[1])
-    _, version = kept.take("out")
+    kept.give_back("held", held, kept.take(Steps, "held")[1])
+    _, version = kept.take(Steps, "out")
     kept.clear()
     kept.give_back("out", out, version)
     assert held.is_closed
