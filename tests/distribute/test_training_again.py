@@ -56,11 +56,16 @@ def test_calls_with_kept_steps_have_the_bits_of_calls_that_build_theirs(
 
 @pytest.mark.slow
 def test_kept_steps_serve_backup_workers(tmp_path: Path) -> None:
-    """Whose gradients count depends on time, so that bits do not repeat."""
+    """Whose gradients count depends on time, so that bits do not repeat.
+
+    A worker whose last step was ended, as it was late, builds its steps once more.
+    """
     launch(3, 1, "train_again.py", str(tmp_path), "ParameterServer:backup")
     for worker in range(3):
         of_worker = found(tmp_path, worker)["ParameterServer:backup True"]
-        assert [name for name, each in of_worker.items() if each["built"] and name != "too few rows"] == BUILT
+        built = [name for name, each in of_worker.items() if each["built"]]
+        assert {*BUILT} <= {*built}
+        assert len(built) < len(of_worker) // 2
 
 
 # --- losses between two calls ---------------------------------------------------------------------------------------
