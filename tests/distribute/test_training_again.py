@@ -23,8 +23,8 @@ def launch(workers: int, ps: int, script: str, *arguments: str, restarts: int = 
 @pytest.mark.parametrize(
     ("workers", "ps", "kind", "calls"),
     [
-        (2, 0, "DataParallel", "/9"),
-        (2, 2, "ParameterServer", "/9"),
+        (2, 0, "DataParallel", "/5"),
+        (2, 2, "ParameterServer", "/5"),
         *[
             pytest.param(*each, "", marks=pytest.mark.slow, id=each[2])
             for each in (
@@ -94,11 +94,13 @@ def test_a_worker_that_is_started_again_finds_what_a_call_has_trained_that_is_ov
     assert chief[0] == without_losses[0][0]
 
 
+@pytest.mark.slow
 def test_a_ps_task_that_is_lost_between_two_calls_changes_nothing(tmp_path: Path, without_losses: list[Any]) -> None:
     assert of_losses(tmp_path, "ps") == without_losses
 
 
-@pytest.mark.parametrize("strategy", ["DataParallel", pytest.param("ParameterServer", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["DataParallel", "ParameterServer"])
 def test_kept_steps_serve_those_that_are_left(strategy: str, tmp_path: Path, without_losses: list[Any]) -> None:
     """The last call is made by one worker of three, which was not the chief when its steps were built."""
     launch(3, 1 if strategy == "ParameterServer" else 0, "train_between_losses.py", str(tmp_path), "members", strategy)
