@@ -119,8 +119,7 @@ def read(letter: str, value: Any) -> Any:
     return str(value) if letter == "s" else int(value)
 
 
-@dataclass(frozen=True, eq=False)
-class ReplicaOp(Op):
+class ReplicaOp(Op, abstract=True):
     """Base: ops on the state of replicas. They always run, in order, and nothing flows back through them."""
 
     no_samples: ClassVar[str] = "holds the state of replicas: test_replica_steps"

@@ -13,7 +13,6 @@ from ...optim.optimizer import replaced_rates
 if TYPE_CHECKING:
     from ...engine.graph import Variable
     from ..data.adapters import Batch
-    from ..models.model import Model
 
 Kept = TypeVar("Kept", bound="Closing")
 
@@ -21,9 +20,18 @@ _MOST = 3  # kinds of first batches, such as batch sizes, whose steps are kept
 
 
 class Closing(Protocol):
-    """What holds steps, and gives up what they hold."""
+    """Steps that give up what they hold."""
 
     def close(self) -> None: ...
+
+
+class Trained(Protocol):
+    """A model, as far as its steps depend on it."""
+
+    optimizer: object
+
+    @property
+    def variables(self) -> list[Variable]: ...
 
 
 class KeptSteps:
@@ -70,7 +78,7 @@ class KeptSteps:
             each.close()
 
 
-def key_of(model: Model, strategy: object, first: Batch, *more: Hashable) -> Hashable:
+def key_of(model: Trained, strategy: object, first: Batch, *more: Hashable) -> Hashable:
     """Return what steps depend on, but for what has `KeptSteps` cleared.
 
     Args:
@@ -80,8 +88,7 @@ def key_of(model: Model, strategy: object, first: Batch, *more: Hashable) -> Has
         more: what else the steps of the strategy depend on.
     """
     leaves = tuple((tuple(leaf.shape), leaf.dtype) for leaf in first.leaves)
-    variables: list[Variable] = model.variables
-    held = tuple(map(id, variables))  # all of them are among those of the steps, which keep them
+    held = tuple(map(id, model.variables))  # all of them are among those of the steps, which keep them
     outside = devices_version(), recording(), replacements(), replaced_rates()
     return id(strategy), id(model.optimizer), first.layout.key, leaves, held, outside, more
 
