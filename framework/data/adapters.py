@@ -27,6 +27,7 @@ from ..structures import Array
 from .class_weights import LabelForm, class_weights_to_sample_weights
 from .lazy_arrays import LazyArray, SparseRows, is_lazy, is_sparse_matrix, part_of
 from .prefetch import Prefetch, in_order, iterate_ahead
+from .row_counts import check_lengths
 from .transformations import Transformations
 
 if TYPE_CHECKING:
@@ -195,20 +196,6 @@ def _as_model_dtype(array: Array) -> Array:
     if array.dtype.kind in "OSU":
         return as_strings(array)
     return array.astype(floatx()) if array.dtype.kind == "f" and name_of(array.dtype) != floatx() else array
-
-
-def check_lengths(x: object, y: object, sample_weight: object) -> int:
-    """Return the common number of rows.
-
-    Raises:
-        ValueError: the arrays differ in their number of rows; the message lists them all.
-    """
-    parts = (("x", x), ("y", y), ("sample_weight", sample_weight))
-    rows = {name + path: len(array) for name, part in parts for path, array in flatten_with_path(part)}
-    if len(set(rows.values())) > 1:
-        listed = ", ".join(f"{name}: {count}" for name, count in rows.items())
-        raise ValueError(f"All arrays must have the same number of rows (size of axis 0). Got {listed}.")
-    return next(iter(rows.values()), 0)
 
 
 def train_validation_split(parts: tuple[Rows, Rows | None, Rows | None], validation_split: float) -> tuple[Any, Any]:

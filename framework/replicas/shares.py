@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine.common.nest import flatten_with_path
 from ...engine.graph import Tensor
 from ...engine.ops.random.keys import global_generator
 from ..data.adapters import ArrayData, Batch, Data, Layout
+from ..data.row_counts import check_rows
 from ..training.epochs import Epochs
 
 if TYPE_CHECKING:
@@ -143,14 +143,8 @@ def check_cut(layout: Layout, leaves: Sequence[Tensor | Array], part: str = "wor
     Raises:
         ValueError: they have different numbers of rows, so that nothing says which of them belong together.
     """
-    parts = zip(("x", "y", "sample_weight"), layout.pack([(leaf.shape or (None,))[0] for leaf in leaves]), strict=True)
-    rows = {name + path: count for name, counts in parts for path, count in flatten_with_path(counts)}
-    if len({count for count in rows.values() if isinstance(count, int)}) > 1:
-        listed = ", ".join(f"{name}: {count}" for name, count in rows.items())
-        raise ValueError(
-            f"All arrays of a batch must have the same number of rows (size of axis 0) where a {part} has some of the "
-            f"rows. Got {listed}."
-        )
+    where = f" where a {part} has some of the rows"
+    check_rows(layout.pack(list(leaves)), lambda leaf: (leaf.shape or (None,))[0], "All arrays of a batch", where)
 
 
 def part_of(whole: Batch, part: int, parts: int, count: int = 1) -> Batch:
