@@ -101,6 +101,15 @@ class Tape:
         """Record, inside the block, what is computed from `sources`."""
         for source in sources:
             self.watch(source)
+        with self.recording():
+            yield
+
+    @contextmanager
+    def recording(self) -> Generator[None]:
+        """Record inside of the block, also where this tape has been left."""
+        if self in graph_context.tapes:
+            yield
+            return
         self.enter()
         try:
             yield

@@ -163,8 +163,14 @@ class GradientTape:
         given = [None] * len(targets) if seeds is None else flatten(seeds)
         if len(given) != len(targets):
             raise ValueError(f"GradientTape.gradient(): {len(targets)} targets, but {len(given)} output_gradients.")
-        dense = [ops.convert_to_tensor(target) for target in targets]  # of a variable its value
-        return self._tape.gradient(dense, [_flow_of(item) for item in items], given)
+        return self._tape.gradient(
+            [self._read(target) for target in targets], [_flow_of(item) for item in items], given
+        )
+
+    def _read(self, target: TensorLike) -> Tensor:
+        """Return the tensor that is differentiated: of a variable its value, read as inside of the tape."""
+        with self._tape.recording():
+            return ops.convert_to_tensor(target)
 
     def _release(self) -> None:
         """Let go of what was recorded, if it can't be used again."""
@@ -182,7 +188,9 @@ class GradientTape:
         """Return the derivative of each element of `target` by each element of `sources`; see `ab.jacobian`."""
         self._use("jacobian")
         with self._recorded(target):
-            found = jacobian(target, sources, unconnected_choice(unconnected_gradients), parallel=experimental_use_pfor)
+            found = jacobian(
+                self._read(target), sources, unconnected_choice(unconnected_gradients), parallel=experimental_use_pfor
+            )
         self._release()
         return found
 
@@ -198,7 +206,7 @@ class GradientTape:
         self._use("batch_jacobian")
         with self._recorded(target):
             absent = unconnected_choice(unconnected_gradients)
-            found = batch_jacobian(target, source, absent, parallel=experimental_use_pfor)
+            found = batch_jacobian(self._read(target), source, absent, parallel=experimental_use_pfor)
         self._release()
         return found
 

@@ -34,6 +34,24 @@ def test_tape_watches_variables() -> None:
     assert len(tape.watched_variables()) == 2
 
 
+def test_tape_of_a_variable_itself() -> None:
+    v, w = k.Variable([2.0, 3.0]), k.Variable([4.0, 5.0])
+    constant = k.Variable(1.0, trainable=False)
+    with k.GradientTape(persistent=True) as tape:
+        largest = max(v, w, key=lambda variable: float(variable[0]))
+        inside = tape.gradient(v, [v, w])
+        double = v * 2.0
+    for found in (tape.gradient(largest, [v, w]), inside[::-1]):
+        assert found[0] is None
+        np.testing.assert_array_equal(found[1], [1.0, 1.0])
+    np.testing.assert_array_equal(tape.gradient([v, double, w], v), [3.0, 3.0])
+    np.testing.assert_array_equal(tape.jacobian(v, v), np.eye(2))
+    assert tape.gradient(constant, constant) is None
+    with k.GradientTape() as tape:
+        tape.watch(constant)
+    assert tape.gradient(constant, constant).numpy() == 1.0
+
+
 def test_tape_sees_assignments_as_they_come() -> None:
     v = k.Variable(2.0)
     with k.GradientTape() as tape:
