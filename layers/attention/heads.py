@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.arguments import check_numbers
-from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..core.activation import Softmax
 from ..core.calling import TensorOrTensors, one_or_several
@@ -18,10 +18,22 @@ from ..core.einsum_dense import EinsumDense
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..regularization.dropout import Dropout, acts
+from .aliases import Alias
 from .masks import as_mask, both, causal_mask, window_mask, with_rank
 
 if TYPE_CHECKING:
     from ..core.options import CommonOptions
+
+
+class _ProjectionOptions(TypedDict):
+    kernel_initializer: InitializerLike
+    bias_initializer: InitializerLike
+    kernel_regularizer: RegularizerLike
+    bias_regularizer: RegularizerLike
+    activity_regularizer: RegularizerLike
+    kernel_constraint: ConstraintLike
+    bias_constraint: ConstraintLike
+    dtype: PolicyLike
 
 
 @config_from_signature(activity_regularizer="_activity_regularizer", head_size="", flash_attention="")
@@ -49,6 +61,11 @@ class HeadsAttention(Layer):
     _value_dense: EinsumDense
     _gate_dense: EinsumDense
     _output_dense: EinsumDense
+
+    _use_bias, _dropout = Alias("use_bias"), Alias("dropout")
+    _kernel_initializer, _bias_initializer = Alias("kernel_initializer"), Alias("bias_initializer")
+    _kernel_regularizer, _bias_regularizer = Alias("kernel_regularizer"), Alias("bias_regularizer")
+    _kernel_constraint, _bias_constraint = Alias("kernel_constraint"), Alias("bias_constraint")
 
     def __init__(
         self,
@@ -87,7 +104,7 @@ class HeadsAttention(Layer):
         self._activity_regularizer = regularizers.get(activity_regularizer, "activity_regularizer")
         self.kernel_constraint = constraints.get(kernel_constraint, "kernel_constraint")
         self.bias_constraint = constraints.get(bias_constraint, "bias_constraint")
-        self._scale = 1.0 / math.sqrt(head_size)
+        self._inverse_sqrt_key_dim = 1.0 / math.sqrt(head_size)
         self.seed = seed
         self.supports_masking = True
         self._attended = 1  # over how many axes
@@ -117,19 +134,25 @@ class HeadsAttention(Layer):
             output_shape,
             activation=activation,
             bias_axes=bias_axes if self.use_bias else None,
-            kernel_initializer=self.kernel_initializer,
-            bias_initializer=self.bias_initializer,
-            kernel_regularizer=self.kernel_regularizer,
-            bias_regularizer=self.bias_regularizer,
-            activity_regularizer=self._activity_regularizer,
-            kernel_constraint=self.kernel_constraint,
-            bias_constraint=self.bias_constraint,
             name=name,
-            dtype=self.dtype_policy,
+            **self._get_common_kwargs_for_sublayer(),
         )
         layer.supports_masking = True  # masks are seen to here; a projection keeps places apart
         layer.build(input_shape)
         return layer
+
+    def _get_common_kwargs_for_sublayer(self) -> _ProjectionOptions:
+        """Return the arguments that all projections share."""
+        return {
+            "kernel_initializer": self.kernel_initializer,
+            "bias_initializer": self.bias_initializer,
+            "kernel_regularizer": self.kernel_regularizer,
+            "bias_regularizer": self.bias_regularizer,
+            "activity_regularizer": self._activity_regularizer,
+            "kernel_constraint": self.kernel_constraint,
+            "bias_constraint": self.bias_constraint,
+            "dtype": self.dtype_policy,
+        }
 
     def _check_shapes(self, value_shape: Sequence[int | None], key_shape: Sequence[int | None]) -> None:
         if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
@@ -216,14 +239,19 @@ class HeadsAttention(Layer):
         if wants_scores:
             return self._attend_with_scores(query, key, value, attention_mask, training)
         mask = None if attention_mask is None else with_rank(attention_mask, 4, -3)
-        return ops.dot_product_attention(query, key, value, mask=mask, scale=self._scale), None
+        return ops.dot_product_attention(query, key, value, mask=mask, scale=self._inverse_sqrt_key_dim), None
 
     def _attend_with_scores(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, training: bool | None
     ) -> tuple[Tensor, Tensor]:
-        scores = ops.einsum(self._dot_product_equation, key, query * self._scale)
-        if mask is not None:
-            mask = with_rank(mask, len(scores.shape or ()), -2 * self._attended - 1)
-        weights = self._softmax(scores, mask=mask)
+        scores = ops.einsum(self._dot_product_equation, key, query * self._inverse_sqrt_key_dim)
+        weights = self._masked_softmax(scores, mask)
         kept = self._dropout_layer(weights, training=training) if acts(self.dropout) else weights
         return ops.einsum(self._combine_equation, kept, value), weights
+
+    def _masked_softmax(self, attention_scores: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Return the weights of the sources: softmax of the scores where the mask is True."""
+        if attention_mask is not None:
+            rank = len(attention_scores.shape or ())
+            attention_mask = with_rank(attention_mask, rank, -2 * self._attended - 1)
+        return self._softmax(attention_scores, mask=attention_mask)

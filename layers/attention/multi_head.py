@@ -10,6 +10,7 @@ from ...engine.objects.identifiers import ActivationLike, ConstraintLike, Initia
 from ..core.dense import positive_int
 from ..core.einsum_dense import EinsumDense
 from ..core.layer_config import config_from_signature
+from .aliases import Alias
 from .heads import HeadsAttention
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class MultiHeadAttention(HeadsAttention):
     >>> outputs.shape, scores.shape
     ((3, 5, 8), (3, 2, 5, 5))
     """
+
+    _num_heads, _key_dim, _value_dim = Alias("num_heads"), Alias("key_dim"), Alias("value_dim")
+    _attention_axes = Alias("attention_axes")
 
     def __init__(
         self,
@@ -122,14 +126,21 @@ class MultiHeadAttention(HeadsAttention):
         if self.use_gate:
             self._gate_dense = self._project_in(query_shape, values, "gate", "sigmoid")
         self._value_dense = self._project_in(value_shape, values, "value")
-        rank = len(value_shape) + 1
-        axes = tuple(axis % (rank - 1) for axis in self.attention_axes or range(1, rank - 2))
-        self._prepare(*_attention_equations(rank, axes), attended=len(axes))
+        self._build_attention(len(value_shape) + 1)
         last = self._output_shape or (query_shape[-1],)
         free = len(query_shape) - 1
         self._output_dense = self._projection(
             *_projection(free, 2, last), "attention_output", (*query_shape[:-1], self.num_heads, self.value_dim)
         )
+
+    def _build_attention(self, rank: int) -> None:
+        """Make what `_compute_attention` needs beside the projections.
+
+        Args:
+            rank: of the projected query, key and value.
+        """
+        axes = tuple(axis % (rank - 1) for axis in self.attention_axes or range(1, rank - 2))
+        self._prepare(*_attention_equations(rank, axes), attended=len(axes))
 
     def _project_in(
         self, shape: Sequence[int | None], sizes: tuple[int, int], name: str, activation: ActivationLike = None

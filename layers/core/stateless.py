@@ -139,6 +139,16 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
         )
 
     @property
+    def _trainable_variables(self) -> list[Variable]:
+        """The variables of this layer itself that were made trainable, by Keras's name for subclasses."""
+        return [variable for variable in self._own_variables() if variable.was_made_trainable]
+
+    @property
+    def _non_trainable_variables(self) -> list[Variable]:
+        """The other variables of this layer itself."""
+        return [variable for variable in self._own_variables() if not variable.was_made_trainable]
+
+    @property
     def metrics(self) -> list[Any]:
         """The metrics that are attributes of this layer or of layers inside it."""
         found: dict[int, TrackedMetric] = {}

@@ -369,3 +369,55 @@ def test_activity_regularizer_of_grouped_heads_is_of_the_output_too() -> None:
     expected = [*projections, 856.8463134765625]  # Keras 3.16 on JAX
     np.testing.assert_allclose(sorted(float(loss) for loss in layer.losses), sorted(expected), rtol=1e-6)
     assert layers.GroupQueryAttention.from_config(layer.get_config()).activity_regularizer is not None
+
+
+class OwnProjections(layers.MultiHeadAttention):
+    """Projects by one weight each, as subclasses that build by themselves do, and has no bias whatever was asked for."""
+
+    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+        self._use_bias = False
+        sizes = {"query": self._key_dim, "key": self._key_dim, "value": self._value_dim}
+        for name, size in sizes.items():
+            dense = layers.EinsumDense(
+                "abc,cde->abde",
+                output_shape=(None, self._num_heads, size),
+                bias_axes="de" if self._use_bias else None,
+                name=name,
+                **self._get_common_kwargs_for_sublayer(),
+            )
+            dense.build(query_shape)
+            setattr(self, f"_{name}_dense", dense)
+        self._output_dense = layers.EinsumDense("abcd,cde->abe", output_shape=(None, query_shape[-1]))
+        self._build_attention(4)
+
+    def _compute_attention(self, query: Any, key: Any, value: Any, attention_mask: Any = None, *args: Any) -> Any:
+        scores = ab.ops.einsum(self._dot_product_equation, key, query * self._inverse_sqrt_key_dim)
+        weights = self._dropout_layer(self._masked_softmax(scores, attention_mask))
+        return ab.ops.einsum(self._combine_equation, weights, value), weights
+
+
+def test_subclasses_build_and_attend_by_the_names_of_keras() -> None:
+    x, mask = data(2, 5, 4), np.array([[True] * 5, [True, True, False, True, False]])
+    plain = layers.MultiHeadAttention(2, 3, value_dim=6, use_bias=False)
+    plain(x, x)
+    own = OwnProjections(2, 3, value_dim=6, dropout=0.0)
+    own(x, x)
+    assert not own.use_bias
+    assert [w.shape for w in own.weights[:4]] == [w.shape for w in plain.weights]
+    own.set_weights([*plain.get_weights(), *own.get_weights()[4:]])
+    np.testing.assert_allclose(own(x, x, value_mask=mask), plain(x, x, value_mask=mask), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_a_layer_itself_by_whether_they_were_made_trainable() -> None:
+    class Moving(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = layers.Dense(2)
+            self.mean = self.add_weight((3,), trainable=False, name="mean")
+            self.scale = self.add_weight((3,), name="scale")
+
+    layer = Moving()
+    layer.inner.build((None, 3))
+    layer.trainable = False
+    assert layer._trainable_variables == [layer.scale]
+    assert layer._non_trainable_variables == [layer.mean]
