@@ -380,6 +380,7 @@ def deserialize_keras_object(
     custom_objects: Mapping[str, Any] | None = None,
     safe_mode: bool | None = None,
     module_objects: Mapping[str, Any] | None = None,
+    printable_module_name: str = "object",
 ) -> Any:
     """Return the object that `config` describes.
 
@@ -389,6 +390,7 @@ def deserialize_keras_object(
         safe_mode: refuse what could do harm: code (lambdas), names of other files, and classes that are neither
             registered nor anabranch's. By default as around, which is True.
         module_objects: more classes and functions by name. Of a name alone an object or the function is returned.
+        printable_module_name: an argument of Keras 2, without effect here: errors give the name in the config.
 
     Raises:
         TypeError: it names a class or function that is not known, or whose constructor refuses the config.
@@ -402,10 +404,8 @@ def deserialize_keras_object(
     if custom_objects:
         with custom_object_scope(custom_objects):
             return deserialize_keras_object(config, None, safe_mode)
-    if safe_mode is None and not reads_a_file():
-        safe_mode = True
-    if safe_mode is not None:
-        with safe_mode_scope(safe_mode):
+    if safe_mode is not None or not reads_a_file():
+        with safe_mode_scope(safe_mode is not False):
             return deserialize_keras_object(config)
     if isinstance(config, list):
         return [deserialize_keras_object(item) for item in cast("list[Any]", config)]

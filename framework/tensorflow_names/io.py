@@ -10,6 +10,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
+from . import gfile as gfile
 from .image import decode_image, decode_jpeg, decode_png
 
 if TYPE_CHECKING:
@@ -29,4 +30,4 @@ def _bytes_of(path: object) -> Array:
     return np.frombuffer(Path(str(path)).read_bytes(), np.uint8)
 
 
-__all__ = ["decode_image", "decode_jpeg", "decode_png", "read_file"]
+__all__ = ["decode_image", "decode_jpeg", "decode_png", "gfile", "read_file"]

@@ -62,10 +62,13 @@ class HeadsAttention(Layer):
     _gate_dense: EinsumDense
     _output_dense: EinsumDense
 
-    _use_bias, _dropout = Alias("use_bias"), Alias("dropout")
-    _kernel_initializer, _bias_initializer = Alias("kernel_initializer"), Alias("bias_initializer")
-    _kernel_regularizer, _bias_regularizer = Alias("kernel_regularizer"), Alias("bias_regularizer")
-    _kernel_constraint, _bias_constraint = Alias("kernel_constraint"), Alias("bias_constraint")
+    _use_bias, _dropout = Alias[bool]("use_bias"), Alias[float]("dropout")
+    _kernel_initializer = Alias[InitializerLike]("kernel_initializer")
+    _bias_initializer = Alias[InitializerLike]("bias_initializer")
+    _kernel_regularizer = Alias[RegularizerLike]("kernel_regularizer")
+    _bias_regularizer = Alias[RegularizerLike]("bias_regularizer")
+    _kernel_constraint = Alias[ConstraintLike]("kernel_constraint")
+    _bias_constraint = Alias[ConstraintLike]("bias_constraint")
 
     def __init__(
         self,

@@ -64,8 +64,8 @@ class MultiHeadAttention(HeadsAttention):
     ((3, 5, 8), (3, 2, 5, 5))
     """
 
-    _num_heads, _key_dim, _value_dim = Alias("num_heads"), Alias("key_dim"), Alias("value_dim")
-    _attention_axes = Alias("attention_axes")
+    _num_heads, _key_dim, _value_dim = Alias[int]("num_heads"), Alias[int]("key_dim"), Alias[int]("value_dim")
+    _attention_axes = Alias[tuple[int, ...] | None]("attention_axes")
 
     def __init__(
         self,

@@ -130,7 +130,7 @@ def test_configs_of_module_objects() -> None:
     config = serialize_keras_object(Scaled(3.0))
     with pytest.raises(TypeError, match="not known here"):
         deserialize_keras_object(config)
-    found = deserialize_keras_object(config, module_objects={"Scaled": Scaled})
+    found = deserialize_keras_object(config, module_objects={"Scaled": Scaled}, printable_module_name="scaled")
     assert type(found) is Scaled
     assert found.factor == 3.0
     assert type(deserialize_keras_object([config], module_objects=globals())[0]) is Scaled

@@ -372,7 +372,7 @@ def test_activity_regularizer_of_grouped_heads_is_of_the_output_too() -> None:
 
 
 class OwnProjections(layers.MultiHeadAttention):
-    """Projects by one weight each, as subclasses that build by themselves do, and has no bias whatever was asked for."""
+    """Projects as subclasses do that build by themselves, and has no bias whatever was asked for."""
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         self._use_bias = False
