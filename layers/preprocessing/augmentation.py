@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ...engine.objects.arguments import check_numbers, check_optional_numbers, f
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
 from .box_formats import Size, warped_sides
-from .images import RandomImageLayer, Transformation, check_choice, factor_pair, value_pair
+from .image_layer import RandomImageLayer, Transformation, as_given, check_choice, factor_pair, per_image, value_pair
 
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
@@ -51,7 +51,7 @@ class RandomWarp(RandomImageLayer):
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         return ops.image.affine_transform(
             images,
-            transformation["matrix"],
+            self.matrix(transformation, self._size(images)),
             interpolation="nearest" if is_mask else self.interpolation,
             fill_mode=self.fill_mode,
             fill_value=self.fill_value,
@@ -59,11 +59,22 @@ class RandomWarp(RandomImageLayer):
         )
 
     def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
-        return warped_sides(sides, transformation["matrix"])
+        return warped_sides(sides, self.matrix(transformation, size))
 
-    def _float_size(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        height, width = self._size(images)
-        return ops.cast(height, "float32"), ops.cast(width, "float32")
+    def matrix(self, transformation: Transformation, size: Size) -> Tensor:
+        """Return the matrices ``[batch, 8]`` of what was drawn, for images of a size."""
+        raise NotImplementedError(f"{type(self).__name__} does not define matrix().")
+
+
+def _float_size(size: Size) -> tuple[Tensor, Tensor]:
+    height, width = size
+    return ops.cast(height, "float32"), ops.cast(width, "float32")
+
+
+def _columns(pairs: Any) -> tuple[Tensor, Tensor]:
+    """Return the two columns of ``[batch, 2]`` as float32."""
+    both = ops.cast(ops.convert_to_tensor(pairs), "float32")
+    return both[:, 0], both[:, 1]
 
 
 def _matrix(a0: Tensor, a1: Tensor, a2: Tensor, b0: Tensor, b1: Tensor, b2: Tensor) -> Tensor:
@@ -107,14 +118,23 @@ class RandomRotation(RandomWarp):
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (-1, 1))
 
-    def draw(self, images: Tensor) -> Transformation:
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
         low, high = self.factor
-        angle = self._uniform(images, 2 * math.pi * low, 2 * math.pi * high, ones=0)
-        cosine, sine = ops.cos(angle), ops.sin(angle)
-        height, width = self._float_size(images)
-        x, y = (width - 1) / 2, (height - 1) / 2
-        shift_x, shift_y = x - x * cosine + y * sine, y - x * sine - y * cosine
-        return {"matrix": _matrix(cosine, -sine, shift_x, sine, cosine, shift_y)}
+        angle = self._uniform(images, seed, 360.0 * low, 360.0 * high, ones=0)
+        return {"angle": angle, "rotation_matrix": _turning(angle, self._size(images))}
+
+    def matrix(self, transformation: Transformation, size: Size) -> Tensor:
+        return transformation["rotation_matrix"]
+
+
+def _turning(degrees: Tensor, size: Size) -> Tensor:
+    """Return the matrices that turn images of a size around their middle."""
+    angle = degrees * (math.pi / 180.0)
+    cosine, sine = ops.cos(angle), ops.sin(angle)
+    height, width = _float_size(size)
+    x, y = (width - 1) / 2, (height - 1) / 2
+    shift_x, shift_y = x - x * cosine + y * sine, y - x * sine - y * cosine
+    return _matrix(cosine, -sine, shift_x, sine, cosine, shift_y)
 
 
 @config_from_signature()
@@ -142,8 +162,8 @@ class RandomZoom(RandomWarp):
         **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
-        self.height_factor = height_factor
-        self.width_factor = width_factor
+        self.height_factor = as_given(height_factor)
+        self.width_factor = as_given(width_factor)
         self.height_lower, self.height_upper = self._range(height_factor, "height_factor")
         if width_factor is not None:
             self.width_lower, self.width_upper = self._range(width_factor, "width_factor")
@@ -154,14 +174,19 @@ class RandomZoom(RandomWarp):
             raise ValueError(f"Layer {self.name!r}: {name} must be greater than -1, got {name}={factor!r}.")
         return low, high
 
-    def draw(self, images: Tensor) -> Transformation:
-        down = across = 1.0 + self._uniform(images, self.height_lower, self.height_upper, ones=0)
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        down = across = 1.0 + self._uniform(images, seed, self.height_lower, self.height_upper, ones=1)
         if self.width_factor is not None:
-            across = 1.0 + self._uniform(images, self.width_lower, self.width_upper, ones=0)
-        height, width = self._float_size(images)
+            across = 1.0 + self._uniform(images, seed, self.width_lower, self.width_upper, ones=1)
+        return {"height_zoom": down, "width_zoom": across}
+
+    def matrix(self, transformation: Transformation, size: Size) -> Tensor:
+        parts = [ops.convert_to_tensor(transformation[name]) for name in ("height_zoom", "width_zoom")]
+        down, across = (ops.reshape(ops.cast(part, "float32"), (-1,)) for part in parts)
+        height, width = _float_size(size)
         zeros = ops.zeros_like(down)
         left, top = (width - 1) / 2 * (1 - across), (height - 1) / 2 * (1 - down)
-        return {"matrix": _matrix(across, zeros, left, zeros, down, top)}
+        return _matrix(across, zeros, left, zeros, down, top)
 
 
 @config_from_signature()
@@ -194,17 +219,21 @@ class RandomTranslation(RandomWarp):
         **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
-        self.height_factor = height_factor
-        self.width_factor = width_factor
+        self.height_factor = as_given(height_factor)
+        self.width_factor = as_given(width_factor)
         self.height_lower, self.height_upper = factor_pair(self, height_factor, "height_factor", (-1, 1))
         self.width_lower, self.width_upper = factor_pair(self, width_factor, "width_factor", (-1, 1))
 
-    def draw(self, images: Tensor) -> Transformation:
-        height, width = self._float_size(images)
-        down = self._uniform(images, self.height_lower, self.height_upper, ones=0) * height
-        right = self._uniform(images, self.width_lower, self.width_upper, ones=0) * width
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        height, width = _float_size(self._size(images))
+        down = self._uniform(images, seed, self.height_lower, self.height_upper, ones=0) * height
+        right = self._uniform(images, seed, self.width_lower, self.width_upper, ones=0) * width
+        return {"translations": ops.stack([right, down], axis=1)}
+
+    def matrix(self, transformation: Transformation, size: Size) -> Tensor:
+        right, down = _columns(transformation["translations"])
         zeros, ones = ops.zeros_like(down), ops.ones_like(down)
-        return {"matrix": _matrix(ones, zeros, -right, zeros, ones, -down)}
+        return _matrix(ones, zeros, -right, zeros, ones, -down)
 
 
 @config_from_signature()
@@ -234,12 +263,12 @@ class RandomContrast(RandomImageLayer):
         self.factor = factor_pair(self, factor, "factor", (0, 1))
         self.value_range = value_pair(self, value_range)
 
-    def draw(self, images: Tensor) -> Transformation:
-        return {"contrast": self._uniform(images, 1.0 - self.factor[0], 1.0 + self.factor[1])}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        return {"contrast_factor": self._uniform(images, seed, 1.0 - self.factor[0], 1.0 + self.factor[1])}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         mean = ops.mean(images, axis=(self.height_axis, self.width_axis), keepdims=True)
-        factor = ops.cast(transformation["contrast"], images.dtype)
+        factor = ops.cast(per_image(transformation["contrast_factor"]), images.dtype)
         return ops.clip((images - mean) * factor + mean, *self.value_range)
 
 
@@ -275,12 +304,12 @@ class RandomBrightness(RandomImageLayer):
             raise ValueError(f"Layer {self.name!r}: value_range must be a pair of numbers, got {value_range!r}.")
         self.value_range = tuple(sorted(value_range))
 
-    def draw(self, images: Tensor) -> Transformation:
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
         low, high = self.value_range
-        return {"delta": self._uniform(images, *self.factor) * (high - low)}
+        return {"rgb_delta": self._uniform(images, seed, *self.factor) * (high - low)}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        return ops.clip(images + ops.cast(transformation["delta"], images.dtype), *self.value_range)
+        return ops.clip(images + ops.cast(per_image(transformation["rgb_delta"]), images.dtype), *self.value_range)
 
 
 @config_from_signature()
@@ -321,16 +350,19 @@ class RandomErasing(RandomImageLayer):
         self.fill_value = fill_value
         self.value_range = value_pair(self, value_range)
 
-    def draw(self, images: Tensor) -> Transformation:
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
         height, width = self._size(images)
-        share = ops.sqrt(random.uniform((ops.shape(images)[0], 2), *self.scale, seed=self.generator))
-        across, down = self._span(images, width, share[:, 0]), self._span(images, height, share[:, 1])
-        chosen = self._chosen(images, *self.factor)
-        return {"erased": ops.logical_and(self._inside(down, across, height, width), chosen)}
+        share = ops.sqrt(random.uniform((ops.shape(images)[0], 2), *self.scale, seed=seed))
+        across, down = self._span(images, seed, width, share[:, 0]), self._span(images, seed, height, share[:, 1])
+        return {
+            "apply_erasing": self._chosen(images, seed, *self.factor),
+            "batch_masks": self._inside(down, across, height, width),
+            "fill_value": self._filling(images, seed),
+        }
 
-    def _span(self, images: Tensor, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _span(self, images: Tensor, seed: Any, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
         whole = ops.cast(size, share.dtype)
-        start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
+        start = self._uniform(images, seed, 0.0, 1.0, ones=0) * (whole - share * whole)
         return start, start + share * whole
 
     def _inside(
@@ -345,12 +377,13 @@ class RandomErasing(RandomImageLayer):
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         low, high = self.value_range
-        filling = ops.clip(ops.cast(self._filling(images), images.dtype), low, high)
-        return ops.where(transformation["erased"], filling, images)
+        filling = ops.clip(ops.cast(transformation["fill_value"], images.dtype), low, high)
+        erased = ops.logical_and(transformation["batch_masks"], per_image(transformation["apply_erasing"]))
+        return ops.where(erased, filling, images)
 
-    def _filling(self, images: Tensor) -> Tensor | np.ndarray:
+    def _filling(self, images: Tensor, seed: Any) -> Tensor | np.ndarray:
         if self.fill_value is None:
-            noise = random.normal(ops.shape(images), seed=self.generator)
+            noise = random.normal(ops.shape(images), seed=seed)
             return noise * self.value_range[1]
         color = np.asarray(self.fill_value, "float32")
         return color if color.ndim == 0 or self.data_format == "channels_last" else color.reshape(-1, 1, 1)

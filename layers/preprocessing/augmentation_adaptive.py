@@ -11,7 +11,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.arguments import check_numbers
 from ..core.layer_config import config_from_signature
-from .images import ImageLayer, Transformation, rescaled, value_pair
+from .image_layer import ImageLayer, Transformation, rescaled, value_pair
 
 if TYPE_CHECKING:
     from ..core.options import ImageOptions

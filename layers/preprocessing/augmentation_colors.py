@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
 from .augmentation import RandomBrightness, RandomContrast
-from .images import RandomImageLayer, Transformation, factor_pair, rescaled, value_pair
+from .image_layer import RandomImageLayer, Transformation, factor_pair, per_image, rescaled, value_pair
 
 if TYPE_CHECKING:
     from ..core.options import ImageOptions
@@ -62,14 +62,14 @@ class RandomHue(RandomColorLayer):
     [[[0.0, 255.0, 255.0]]]
     """
 
-    def draw(self, images: Tensor) -> Transformation:
-        sign = ops.where(self._uniform(images, 0.0, 1.0) > 0.5, -1.0, 1.0)
-        return {"turn": sign * self._uniform(images, *self.factor) * 0.5}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        sign = ops.where(self._uniform(images, seed, 0.0, 1.0) > 0.5, -1.0, 1.0)
+        return {"factor": sign * self._uniform(images, seed, *self.factor) * 0.5}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         colors = ops.image.rgb_to_hsv(rescaled(images, self.value_range, (0, 1)), data_format=self.data_format)
         hue, saturation, value = ops.split(colors, 3, axis=self.channel_axis)
-        hue = hue + ops.cast(transformation["turn"], hue.dtype)
+        hue = hue + ops.cast(per_image(transformation["factor"]), hue.dtype)
         hue = ops.where(hue > 1.0, hue - 1.0, hue)
         hue = ops.where(hue < 0.0, hue + 1.0, hue)
         turned = ops.concatenate([hue, saturation, value], axis=self.channel_axis)
@@ -98,14 +98,15 @@ class RandomSaturation(RandomColorLayer):
 
     bounds: ClassVar[tuple[float, float]] = (-1, 1)
 
-    def draw(self, images: Tensor) -> Transformation:
-        factor = self._uniform(images, *self.factor)
-        return {"strength": factor / (1.0 - factor + _EPSILON)}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        factor = self._uniform(images, seed, *self.factor)
+        return {"factor": factor / (1.0 - factor + _EPSILON)}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         colors = ops.image.rgb_to_hsv(images, data_format=self.data_format)
         hue, saturation, value = ops.split(colors, 3, axis=self.channel_axis)
-        saturation = ops.clip(saturation * ops.cast(transformation["strength"], images.dtype), *self.value_range)
+        strength = ops.cast(per_image(transformation["factor"]), images.dtype)
+        saturation = ops.clip(saturation * strength, *self.value_range)
         changed = ops.concatenate([hue, saturation, value], axis=self.channel_axis)
         return ops.image.hsv_to_rgb(changed, data_format=self.data_format)
 
@@ -124,8 +125,8 @@ class RandomSharpness(RandomColorLayer):
         ValueError: the factor is outside of [0, 1], the range is not a pair, or the number of channels is unknown.
     """
 
-    def draw(self, images: Tensor) -> Transformation:
-        return {"sharpness": self._uniform(images, *self.factor) * 2.0}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        return {"factor": self._uniform(images, seed, *self.factor)}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         channels = (images.shape or (None,) * 4)[self.channel_axis]
@@ -139,7 +140,7 @@ class RandomSharpness(RandomColorLayer):
         smooth = ops.depthwise_conv(
             images, ops.convert_to_tensor(kernel, images.dtype), 1, "same", data_format=self.data_format
         )
-        softness = 1.0 - ops.cast(transformation["sharpness"], images.dtype)
+        softness = 1.0 - 2.0 * ops.cast(per_image(transformation["factor"]), images.dtype)
         return ops.clip(images + softness * (smooth - images), *self.value_range)
 
 
@@ -173,12 +174,12 @@ class RandomGrayscale(RandomImageLayer):
             raise ValueError(f"Layer {self.name!r}: factor must be a number from 0 to 1, got factor={factor!r}.")
         self.factor = factor
 
-    def draw(self, images: Tensor) -> Transformation:
-        return {"chosen": self._uniform(images, 0.0, 1.0) < self.factor}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        return {"apply_grayscale": self._uniform(images, seed, 0.0, 1.0, ones=0) < self.factor}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         gray = ops.image.rgb_to_grayscale(images, data_format=self.data_format)
-        return ops.where(transformation["chosen"], gray, images)
+        return ops.where(per_image(transformation["apply_grayscale"]), gray, images)
 
 
 class RandomInvert(RandomColorLayer):
@@ -207,11 +208,11 @@ class RandomInvert(RandomColorLayer):
     ) -> None:
         super().__init__(factor, value_range, data_format, seed, **kwargs)
 
-    def draw(self, images: Tensor) -> Transformation:
-        return {"chosen": self._chosen(images, *self.factor)}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        return {"apply_inversion": self._chosen(images, seed, *self.factor)}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        return ops.where(transformation["chosen"], self.value_range[1] - images, images)
+        return ops.where(per_image(transformation["apply_inversion"]), self.value_range[1] - images, images)
 
 
 class RandomPosterization(RandomColorLayer):
@@ -233,14 +234,14 @@ class RandomPosterization(RandomColorLayer):
 
     bounds: ClassVar[tuple[float, float]] = (1, _BITS)
 
-    def draw(self, images: Tensor) -> Transformation:
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
         low, high = (int(bits) for bits in self.factor)
-        shape = (ops.shape(images)[0], 1, 1, 1)
-        bits = random.randint(shape, low, high, seed=self.generator) if low < high else ops.full(shape, low, "int32")
-        return {"lost": _BITS - bits}
+        shape = (ops.shape(images)[0],)
+        bits = random.randint(shape, low, high, seed=seed) if low < high else ops.full(shape, low, "int32")
+        return {"shift_factor": _BITS - bits}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        lost = ops.cast(transformation["lost"], "uint8")
+        lost = ops.cast(per_image(transformation["shift_factor"]), "uint8")
         pixels = ops.cast(rescaled(images, self.value_range, (0, 255)), "uint8")
         kept = ops.bitwise_left_shift(ops.bitwise_right_shift(pixels, lost), lost)
         return rescaled(ops.cast(kept, images.dtype), (0, 255), self.value_range)
@@ -263,12 +264,12 @@ class RandomColorDegeneration(RandomColorLayer):
 
     bounds: ClassVar[tuple[float, float]] = (-1, 1)
 
-    def draw(self, images: Tensor) -> Transformation:
-        return {"share": self._uniform(images, *self.factor)}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        return {"factor": self._uniform(images, seed, *self.factor)}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         gray = ops.image.rgb_to_grayscale(images, data_format=self.data_format)
-        share = ops.cast(transformation["share"], images.dtype)
+        share = ops.cast(per_image(transformation["factor"]), images.dtype)
         return ops.clip(images + share * (gray - images), *self.value_range)
 
 
@@ -326,8 +327,9 @@ class RandomColorJitter(RandomImageLayer):
         found = (self.random_brightness, self.random_contrast, self.random_saturation, self.random_hue)
         return [layer for layer in found if layer is not None]
 
-    def draw(self, images: Tensor) -> Transformation:
-        return {"changes": [layer.draw(images) for layer in self._changes]}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        own = seed is self.generator
+        return {"changes": [layer.draw(images, layer.generator if own else seed) for layer in self._changes]}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         for layer, drawn in zip(self._changes, transformation["changes"], strict=True):

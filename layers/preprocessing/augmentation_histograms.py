@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.layer_config import config_from_signature
-from .images import ImageLayer, RandomImageLayer, Transformation, rescaled, value_pair
+from .image_layer import ImageLayer, RandomImageLayer, Transformation, per_image, rescaled, value_pair
 
 if TYPE_CHECKING:
     from ..core.options import ImageOptions
@@ -58,14 +58,14 @@ class Solarization(RandomImageLayer):
         low, high = sorted(pair)
         return low, high
 
-    def draw(self, images: Tensor) -> Transformation:
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
         drawn = {"additions": self.addition_factor, "thresholds": self.threshold_factor}
-        return {name: self._uniform(images, low, high * 255) for name, (low, high) in drawn.items()}
+        return {name: self._uniform(images, seed, low, high * 255) for name, (low, high) in drawn.items()}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        pixels = rescaled(images, self.value_range, (0, 255)) + ops.cast(transformation["additions"], images.dtype)
-        pixels = ops.clip(pixels, 0.0, 255.0)
-        pixels = ops.where(pixels < ops.cast(transformation["thresholds"], images.dtype), pixels, 255.0 - pixels)
+        added, limit = (ops.cast(per_image(transformation[name]), images.dtype) for name in ("additions", "thresholds"))
+        pixels = ops.clip(rescaled(images, self.value_range, (0, 255)) + added, 0.0, 255.0)
+        pixels = ops.where(pixels < limit, pixels, 255.0 - pixels)
         return rescaled(pixels, (0, 255), self.value_range)
 
 

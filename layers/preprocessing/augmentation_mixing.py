@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
-from .box_formats import Size
-from .images import RandomImageLayer, Transformation, factor_pair
+from .image_layer import RandomImageLayer, Transformation, factor_pair
 
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
@@ -20,19 +19,22 @@ if TYPE_CHECKING:
 class _Mixing(RandomImageLayer):
     """The base of layers that mix images: each with another one of the batch, `weight` of it its own."""
 
-    def _partners(self, images: Tensor) -> Tensor:
-        return random.shuffle(ops.arange(ops.shape(images)[0]), seed=self.generator)
+    def _partners(self, images: Tensor, seed: Any) -> Tensor:
+        return random.shuffle(ops.arange(ops.shape(images)[0]), seed=seed)
 
-    def transform_labels(self, labels: Tensor, transformation: Transformation) -> Tensor:
-        labels = ops.cast(labels, self.compute_dtype)
-        return _mixed(labels, transformation)
+    def transform_labels(
+        self, labels: Tensor, transformation: Transformation | None, training: bool | None = True
+    ) -> Tensor:
+        if transformation is None or not self.is_active(training):
+            return labels
+        return _mixed(ops.cast(labels, self.compute_dtype), transformation)
 
 
 def _mixed(values: Tensor, transformation: Transformation) -> Tensor:
     """Return `weight` of each row, and the rest of its partner."""
-    weight = ops.cast(transformation["weight"], values.dtype)
+    weight = ops.cast(transformation["mix_weight"], values.dtype)
     weight = ops.reshape(weight, (-1, *[1] * (len(values.shape or ()) - 1)))
-    return weight * values + (1.0 - weight) * ops.take(values, transformation["partners"], axis=0)
+    return weight * values + (1.0 - weight) * ops.take(values, transformation["permutation_order"], axis=0)
 
 
 @config_from_signature()
@@ -73,19 +75,21 @@ class MixUp(_Mixing):
             raise ValueError(f"Layer {self.name!r}: alpha must be a positive number, got alpha={alpha!r}.")
         self.alpha = alpha
 
-    def draw(self, images: Tensor) -> Transformation:
-        partners = self._partners(images)
-        weight = random.beta((ops.shape(images)[0],), self.alpha, self.alpha, seed=self.generator)
-        return {"weight": weight, "partners": partners}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        partners = self._partners(images, seed)
+        weight = random.beta((ops.shape(images)[0],), self.alpha, self.alpha, seed=seed)
+        return {"mix_weight": weight, "permutation_order": partners}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         return _mixed(images, transformation)
 
-    def _on_batch_of_boxes(
-        self, given: dict[str, Tensor], transformation: Transformation, old: Size, new: Size
-    ) -> dict[str, Tensor]:
-        own = {name: ops.convert_to_tensor(part) for name, part in given.items()}
-        partners = transformation["partners"]
+    def transform_bounding_boxes(
+        self, bounding_boxes: dict[str, Any], transformation: Transformation | None, training: bool | None = True
+    ) -> dict[str, Any]:
+        if transformation is None or not self.is_active(training):
+            return bounding_boxes
+        own = {name: ops.convert_to_tensor(part) for name, part in bounding_boxes.items()}
+        partners = transformation["permutation_order"]
         return {name: ops.concatenate([part, ops.take(part, partners, axis=0)], axis=1) for name, part in own.items()}
 
 
@@ -123,28 +127,28 @@ class CutMix(_Mixing):
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
 
-    def draw(self, images: Tensor) -> Transformation:
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
         batch, (height, width) = ops.shape(images)[0], self._size(images)
-        alpha = random.uniform((), *self.factor, seed=self.generator) + 1e-6
-        share = ops.sqrt(1.0 - random.beta((batch,), alpha, alpha, seed=self.generator))
-        left, right = self._span(images, width, share)
-        top, bottom = self._span(images, height, share)
+        alpha = random.uniform((), *self.factor, seed=seed) + 1e-6
+        share = ops.sqrt(1.0 - random.beta((batch,), alpha, alpha, seed=seed))
+        left, right = self._span(images, seed, width, share)
+        top, bottom = self._span(images, seed, height, share)
         inside = ops.logical_and(_between(height, top, bottom)[:, :, None], _between(width, left, right)[:, None, :])
         area = (right - left) * (bottom - top) / (ops.cast(width, "float32") * ops.cast(height, "float32"))
         return {
-            "inside": ops.expand_dims(inside, -1 if self.data_format == "channels_last" else 1),
-            "weight": 1.0 - area,
-            "partners": self._partners(images),
+            "batch_masks": ops.expand_dims(inside, -1 if self.data_format == "channels_last" else 1),
+            "mix_weight": 1.0 - area,
+            "permutation_order": self._partners(images, seed),
         }
 
-    def _span(self, images: Tensor, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _span(self, images: Tensor, seed: Any, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
         whole = ops.cast(size, "float32")
-        start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
+        start = self._uniform(images, seed, 0.0, 1.0, ones=0) * (whole - share * whole)
         return start, start + share * whole
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        others = ops.take(images, transformation["partners"], axis=0)
-        return ops.where(transformation["inside"], others, images)
+        others = ops.take(images, transformation["permutation_order"], axis=0)
+        return ops.where(transformation["batch_masks"], others, images)
 
 
 def _between(size: DimLike, first: Tensor, last: Tensor) -> Tensor:

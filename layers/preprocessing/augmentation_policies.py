@@ -21,7 +21,7 @@ from .augmentation_colors import RandomColorDegeneration, RandomPosterization, R
 from .augmentation_histograms import AutoContrast, Equalization, Solarization
 from .augmentation_warps import RandomShear
 from .box_formats import Size, moved_boxes, seen_sides, sides_of
-from .images import ImageLayer, RandomImageLayer, Transformation, factor_pair, value_pair
+from .image_layer import ImageLayer, RandomImageLayer, Transformation, factor_pair, value_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,21 +80,17 @@ class _Policy(RandomImageLayer):
         """Return the images, and the masks with them, of a dict of data."""
         names = [name for name in ("images", "segmentation_masks") if name in data]
         given = {name: self._cast(ops.convert_to_tensor(data[name])) for name in names}
-        if given["images"].ndim not in (3, 4):
-            raise ValueError(
-                f"Layer {self.name!r} expects one image (3 axes) or a batch of images (4 axes), got shape "
-                f"{given['images'].shape}."
-            )
-        if not self.is_active(training):
+        single = self._is_single(given["images"])
+        transformation = self.get_random_transformation(given, training=training)
+        if transformation is None:
             masks = {name: ops.convert_to_tensor(data[name]) for name in names if name != "images"}
             return {**data, **masks, "images": given["images"]}
         size = self._size(given["images"])
         has_boxes = self.augments_boxes and "bounding_boxes" in data
         if has_boxes:
             given["sides"] = sides_of(data["bounding_boxes"]["boxes"], self._box_form, size)
-        single = given["images"].ndim == 3
         batch = {name: ops.expand_dims(part, 0) if single else part for name, part in given.items()}
-        made = self.augment(batch)
+        made = self.augment(batch, transformation)
         done = {**data, **{name: ops.squeeze(part, 0) if single else part for name, part in made.items()}}
         if "segmentation_masks" in data:
             masks = ops.convert_to_tensor(data["segmentation_masks"])
@@ -103,9 +99,23 @@ class _Policy(RandomImageLayer):
             done["bounding_boxes"] = moved_boxes(data["bounding_boxes"], done.pop("sides"), self._box_form, size)
         return done
 
-    def augment(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def augment(self, batch: dict[str, Tensor], transformation: Transformation) -> dict[str, Tensor]:
         """Return a batch of images, and the masks and boxes that go with them, transformed."""
         raise NotImplementedError(f"{type(self).__name__} does not define augment().")
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        if is_mask:
+            raise self._together("segmentation_masks")
+        return self.augment({"images": images}, transformation)["images"]
+
+    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
+        raise self._together("bounding_boxes")
+
+    def _together(self, name: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"Layer {self.name!r} can't transform {name!r} apart from the images, since each augmentation draws when "
+            f"it is applied. Call the layer on a dict of 'images' and {name!r}."
+        )
 
     def _by_number(self, number: object, batch: dict[str, Tensor], nothing: int = 0) -> dict[str, Tensor]:
         """Return what the layer of that number makes of a batch; `nothing` further numbers leave it as it is."""
@@ -116,7 +126,7 @@ class _Policy(RandomImageLayer):
 
 def _applying(layer: ImageLayer, size: Size) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     def apply(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        drawn: Transformation = layer.draw(batch["images"])
+        drawn = layer.draw(batch["images"], layer.generator)
         made = {"images": _like(layer.transform(batch["images"], drawn), batch["images"])}
         if "segmentation_masks" in batch:
             masks = batch["segmentation_masks"]
@@ -177,8 +187,11 @@ class RandAugment(_Policy):
         super().__init__(value_range, factor, interpolation, seed, data_format, **kwargs)
         self.num_ops = _count(self, "num_ops", num_ops, 0)
 
-    def augment(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        numbers = random.randint((self.num_ops,), 0, len(self.names), seed=self.generator)
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        return {"layer_idxes": random.randint((self.num_ops,), 0, len(self.names), seed=seed)}
+
+    def augment(self, batch: dict[str, Tensor], transformation: Transformation) -> dict[str, Tensor]:
+        numbers = ops.convert_to_tensor(transformation["layer_idxes"])
         return fori_loop(0, self.num_ops, lambda place, made: self._by_number(numbers[place], made), batch)
 
 
@@ -236,12 +249,19 @@ class AugMix(_Policy):
         if not all_ops:
             self.names = (*_MOVES, *_VALUES)
 
-    def augment(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        shares = random.gamma((self.num_chains,), self.alpha, seed=self.generator)
-        shares = shares / ops.sum(shares)
-        own = random.beta((), self.alpha, self.alpha, seed=self.generator)
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        shares = random.gamma((self.num_chains,), self.alpha, seed=seed)
+        own = random.beta((), self.alpha, self.alpha, seed=seed)
         shape = (self.num_chains, self.chain_depth)
-        numbers = random.randint(shape, 0, len(self.names) + 1, seed=self.generator)
+        return {
+            "chain_mixing_weights": shares / ops.sum(shares),
+            "weight_sample": own,
+            "layer_idxes": random.randint(shape, 0, len(self.names) + 1, seed=seed),
+        }
+
+    def augment(self, batch: dict[str, Tensor], transformation: Transformation) -> dict[str, Tensor]:
+        shares, own = transformation["chain_mixing_weights"], transformation["weight_sample"]
+        numbers = transformation["layer_idxes"]
 
         def add_chain(chain: Tensor, mixed: dict[str, Tensor]) -> dict[str, Tensor]:
             def step(place: Tensor, made: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from ...engine.ops.signal.warping import homography
 from ..core.layer_config import config_from_signature
 from .augmentation import RandomWarp
 from .box_formats import Size, warped_sides
-from .images import RandomImageLayer, Transformation, check_choice, factor_pair, value_pair
+from .image_layer import RandomImageLayer, Transformation, as_given, check_choice, factor_pair, per_image, value_pair
 
 if TYPE_CHECKING:
     from ..core.options import ImageOptions
@@ -55,8 +55,8 @@ class RandomShear(RandomWarp):
         **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
-        self.x_factor = x_factor
-        self.y_factor = y_factor
+        self.x_factor = as_given(x_factor)
+        self.y_factor = as_given(y_factor)
         self._x_range = self._range(x_factor, "x_factor")
         self._y_range = self._range(y_factor, "y_factor")
 
@@ -69,11 +69,15 @@ class RandomShear(RandomWarp):
             )
         return factor_pair(self, factor, name, (-1, 1))
 
-    def draw(self, images: Tensor) -> Transformation:
-        sign = ops.where(self._uniform(images, 0.0, 1.0, ones=0) > 0.5, -1.0, 1.0)
-        down = self._uniform(images, *self._y_range, ones=0) * sign
-        across = self._uniform(images, *self._x_range, ones=0) * sign
-        return {"matrix": shear_matrix(across, down)}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        sign = ops.where(self._uniform(images, seed, 0.0, 1.0, ones=0) > 0.5, -1.0, 1.0)
+        down = self._uniform(images, seed, *self._y_range, ones=0) * sign
+        across = self._uniform(images, seed, *self._x_range, ones=0) * sign
+        return {"shear_factor": ops.stack([across, down], axis=1)}
+
+    def matrix(self, transformation: Transformation, size: Size) -> Tensor:
+        factors = ops.cast(ops.convert_to_tensor(transformation["shear_factor"]), "float32")
+        return shear_matrix(factors[:, 0], factors[:, 1])
 
 
 def shear_matrix(across: Tensor, down: Tensor) -> Tensor:
@@ -121,33 +125,36 @@ class RandomPerspective(RandomImageLayer):
         check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
 
-    def draw(self, images: Tensor) -> Transformation:
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
         height, width = self._size(images)
         right, bottom = ops.cast(width - 1, "float32"), ops.cast(height - 1, "float32")
         zero = ops.zeros_like(right)
         corners = ops.stack([zero, zero, right, zero, zero, bottom, right, bottom])
         corners = ops.reshape(corners, (1, 4, 2))
-        chosen = self._chosen(images, *self.factor)
+        chosen = self._chosen(images, seed, *self.factor)
         shape = (ops.shape(images)[0], 4, 2)
-        moves = random.uniform(shape, -0.5 * self.scale, 0.5 * self.scale, seed=self.generator)
+        moves = random.uniform(shape, -0.5 * self.scale, 0.5 * self.scale, seed=seed)
         starts = ops.broadcast_to(corners, shape)
-        return {"chosen": chosen, "starts": starts, "ends": starts + starts * moves}
+        return {"apply_perspective": chosen, "start_points": starts, "end_points": starts + starts * moves}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         seen = ops.image.perspective_transform(
             images,
-            transformation["starts"],
-            transformation["ends"],
+            *_points(transformation),
             interpolation="nearest" if is_mask else self.interpolation,
             fill_value=self.fill_value,
             data_format=self.data_format,
         )
-        return ops.where(transformation["chosen"], seen, images)
+        return ops.where(per_image(transformation["apply_perspective"]), seen, images)
 
     def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
-        chosen = ops.reshape(transformation["chosen"], (-1, 1, 1))
-        moved = warped_sides(sides, homography(transformation["starts"], transformation["ends"]))
-        return ops.where(chosen, moved, sides)
+        chosen = ops.reshape(transformation["apply_perspective"], (-1, 1, 1))
+        return ops.where(chosen, warped_sides(sides, homography(*_points(transformation))), sides)
+
+
+def _points(transformation: Transformation) -> list[Tensor]:
+    """Return the corners of images before and after, ``[batch, 4, 2]`` each."""
+    return [ops.cast(ops.convert_to_tensor(transformation[name]), "float32") for name in ("start_points", "end_points")]
 
 
 @config_from_signature()
@@ -192,15 +199,17 @@ class RandomGaussianBlur(RandomImageLayer):
             )
         return pair
 
-    def draw(self, images: Tensor) -> Transformation:
-        chosen = self._chosen(images, *self.factor)
-        return {"chosen": chosen, "sigma": random.uniform((2,), *self.sigma, seed=self.generator) + _LEAST_SIGMA}
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
+        chosen = self._chosen(images, seed, *self.factor)
+        sigma = random.uniform((2,), *self.sigma, seed=seed) + _LEAST_SIGMA
+        return {"should_apply_blur": chosen, "blur_factor": sigma}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         blurred = ops.image.gaussian_blur(
-            images, self.kernel_size, transformation["sigma"], data_format=self.data_format
+            images, self.kernel_size, transformation["blur_factor"], data_format=self.data_format
         )
-        return ops.clip(ops.where(transformation["chosen"], blurred, images), *self.value_range)
+        chosen = per_image(transformation["should_apply_blur"])
+        return ops.clip(ops.where(chosen, blurred, images), *self.value_range)
 
 
 @config_from_signature()
@@ -250,11 +259,11 @@ class RandomElasticTransform(RandomImageLayer):
         self.fill_value = fill_value
         self.value_range = value_pair(self, value_range)
 
-    def draw(self, images: Tensor) -> Transformation:
+    def draw(self, images: Tensor, seed: Any) -> Transformation:
         return {
-            "chosen": self._chosen(images, *self.factor),
-            "scale": random.uniform((), *self.scale, seed=self.generator),
-            "key": take_key(self.generator),  # images and masks bend alike
+            "apply_transform": self._chosen(images, seed, *self.factor),
+            "distortion_factor": random.uniform((), *self.scale, seed=seed),
+            "seed": take_key(seed),  # images and masks bend alike
         }
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -263,13 +272,13 @@ class RandomElasticTransform(RandomImageLayer):
             return images
         bent = ops.image.elastic_transform(
             images,
-            alpha=transformation["scale"] * (0.1 * max(height, width)),
+            alpha=transformation["distortion_factor"] * (0.1 * max(height, width)),
             sigma=0.05 * min(height, width) * self.scale[1],
             interpolation="nearest" if is_mask else self.interpolation,
             fill_mode=self.fill_mode,
             fill_value=self.fill_value,
-            seed=transformation["key"],
+            seed=transformation["seed"],
             data_format=self.data_format,
         )
-        made = ops.where(transformation["chosen"], bent, images)
+        made = ops.where(per_image(transformation["apply_transform"]), bent, images)
         return made if is_mask else ops.clip(made, *self.value_range)

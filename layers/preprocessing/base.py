@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -15,12 +15,15 @@ from ...engine.graph import Tensor, Variable, as_dtype
 from ...engine.graph.state.initial_values import Later
 from ...engine.ops.base import as_array
 from ..core.layer import Layer
+from .layer_backend import LayerBackend
 
 ENCODED_MODES = ("one_hot", "multi_hot", "count")
 
 
 class PreprocessingLayer(Layer):
     """A layer whose inputs are data as users have them: lists of strings and numbers as well as arrays."""
+
+    backend: ClassVar[LayerBackend] = LayerBackend()
 
     def __call__(self: HasCall[Result], *args: object, **kwargs: object) -> Result:
         return super().__call__(*[_as_data(value) for value in args[:1]], *args[1:], **kwargs)

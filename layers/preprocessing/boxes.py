@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from ...engine import ops
 from ...engine.objects.arguments import check_numbers
 from ..core.layer_config import config_from_signature
-from .images import ImageLayer
+from .image_layer import ImageLayer
 
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
@@ -26,7 +26,8 @@ class MaxNumBoundingBoxes(ImageLayer):
 
     The input is a dict with "bounding_boxes", a dict of "boxes" ``[n, 4]`` or ``[batch, n, 4]`` and "labels" ``[n]`` or
     ``[batch, n]``; other entries of it that have a number for each box are treated alike. Everything beside it, such as
-    "images", is passed on. Unlike Keras's, the layer needs no `bounding_box_format`, and its config has `fill_value`.
+    "images", is passed on, and so are images without a dict. Unlike Keras's, the layer needs no `bounding_box_format`,
+    and its config has `fill_value`.
 
     Raises:
         ValueError: `max_number` is not a positive integer, or there are no boxes.
@@ -52,15 +53,15 @@ class MaxNumBoundingBoxes(ImageLayer):
         check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
 
-    def call(self, data: object, training: bool | None = True) -> dict[str, Any]:
-        boxes = data.get("bounding_boxes") if isinstance(data, dict) else None
+    def call(self, data: Any, training: bool | None = True) -> Any:
+        if not isinstance(data, dict):
+            return self.transform_images(data, None)
+        boxes = data.get("bounding_boxes")
         if not isinstance(boxes, dict) or not {"boxes", "labels"} <= boxes.keys():
-            got = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
             raise ValueError(
-                f"Layer {self.name!r} takes a dict with 'bounding_boxes', which is a dict of 'boxes' and 'labels'; got "
-                f"{got}."
+                f"Layer {self.name!r} takes images, or a dict with 'bounding_boxes', which is a dict of 'boxes' and "
+                f"'labels'; got {sorted(map(str, data))}."
             )
-        assert isinstance(data, dict)
         axis = (ops.convert_to_tensor(boxes["labels"]).ndim or 1) - 1
         return {**data, "bounding_boxes": {name: self._of_max_number(each, axis) for name, each in boxes.items()}}
 

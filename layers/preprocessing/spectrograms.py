@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import WeightSpec
+from .layer_backend import LayerBackend
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -199,6 +200,8 @@ class MelSpectrogram(Layer):
     >>> MelSpectrogram(fft_length=64, sequence_stride=32, num_mel_bins=8)(np.ones((2, 320), "float32")).shape
     (2, 8, 11)
     """
+
+    backend: ClassVar[LayerBackend] = LayerBackend()
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ def test_images_are_those_of_keras(case: ImageCase) -> None:
     else:
         with ab.Graph().as_default():
             drawn = {name: ab.constant(value) for name, value in case.drawn.items()}
-            made = [layer.transform(ab.constant(case.inputs), drawn)]
+            made = [layer.transform_images(ab.constant(case.inputs), drawn)]
             made += [] if case.labels is None else [layer.transform_labels(ab.constant(case.given_labels), drawn)]
             outputs, *labels = ab.Session().run(made)
         if case.labels is not None:
