@@ -130,6 +130,10 @@ class Lambda(Layer):
         """Return what the `mask` argument gives."""
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
 
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        return config if callable(self.mask) else {**config, "mask": serialize_keras_object(self.mask)}
+
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: Mapping[str, object] | None = None, safe_mode: bool | None = None

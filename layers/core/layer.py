@@ -128,7 +128,8 @@ class Layer(StatelessCalls):
         """
         if self._is_building:
             return
-        if any(not layer.built for layer in self._sublayers()):
+        has_call = type(self).call is not Layer.call
+        if has_call and any(not layer.built for layer in self._sublayers()):
             self._trace(input_shape)
         if not self.built:
             self._build_shapes, self.built = {"input_shape": input_shape}, True

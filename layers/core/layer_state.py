@@ -526,7 +526,15 @@ class LayerState:
 
     @dtype_policy.setter
     def dtype_policy(self, value: PolicyLike) -> None:
-        self._set_policy(policies.get(value))
+        policy, held = policies.get(value), self._dtype_policy
+        is_plain = policy.quantization_mode is None and not isinstance(policy, policies.DTypePolicyMap)
+        if is_plain and isinstance(held, policies.DTypePolicyMap):  # the policy of this layer alone
+            path = self._path_here()
+            if path in held:
+                del held[path]
+            held[path] = policy
+        else:
+            self._set_policy(policy)
 
     def _set_policy(self, policy: policies.DTypePolicy) -> None:
         self._dtype_policy = policy

@@ -81,6 +81,11 @@ class Merge(Layer):
         """Return the masks of the inputs, None for one without."""
         if mask is None:
             return [None] * len(inputs)
+        if not isinstance(inputs, (list, tuple)):
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}): inputs must be a list of tensors, got one "
+                f"{type(inputs).__name__}."
+            )
         if not isinstance(mask, (list, tuple)) or len(mask) != len(inputs):
             got = f"a list of {len(mask)}" if isinstance(mask, (list, tuple)) else f"one {type(mask).__name__}"
             raise ValueError(

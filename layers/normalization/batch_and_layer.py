@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor, as_dtype, result_type
+from ...engine.graph.provenance import user_stacklevel
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
@@ -40,6 +42,8 @@ class LayerNormalization(Layer):
         beta_initializer, gamma_initializer: first values.
         beta_regularizer, gamma_regularizer: penalties.
         beta_constraint, gamma_constraint: projections after each update.
+        rms_scaling: divide by the root of the variance, and neither take off the mean nor add beta. Keras has this for
+            old models only, with a warning; it is not what `RMSNormalization` does, which takes the mean square.
 
     Weights: ``gamma`` and ``beta``, of the sizes of the normalised axes, in the order of the input's axes.
     """
@@ -59,9 +63,18 @@ class LayerNormalization(Layer):
         gamma_regularizer: RegularizerLike = None,
         beta_constraint: ConstraintLike = None,
         gamma_constraint: ConstraintLike = None,
+        *,
+        rms_scaling: bool = False,
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
+        if rms_scaling:
+            warnings.warn(
+                f"Layer {self.name!r}: LayerNormalization(rms_scaling=True) divides by the root of the variance, not "
+                "the root mean square. Use RMSNormalization, unless weights of an old model are to be read.",
+                stacklevel=user_stacklevel(),
+            )
+        self.rms_scaling = rms_scaling
         self.axis = given_axes(type(self).__name__, axis)
         check_numbers(type(self).__name__, epsilon=epsilon)
         self.epsilon = epsilon
@@ -79,8 +92,8 @@ class LayerNormalization(Layer):
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = tuple(input_shape[axis] for axis in axes_of(self, self.axis, len(input_shape)))
         return (
-            WeightSpec("gamma", shape, present=self.scale),
-            WeightSpec("beta", shape, present=self.center),
+            WeightSpec("gamma", shape, present=self.scale or self.rms_scaling),
+            WeightSpec("beta", shape, present=self.center and not self.rms_scaling),
         )
 
     def build(self, input_shape: Sequence[int | None]) -> None:
@@ -99,9 +112,12 @@ class LayerNormalization(Layer):
                 shape[axis] = -1 if size is None else size
             return ops.reshape(weight, shape)
 
-        outputs = ops.layer_normalization(
-            inputs, along_axes(self.gamma), along_axes(self.beta), axis=axes, epsilon=self.epsilon
-        )
+        gamma = along_axes(self.gamma)
+        if self.rms_scaling and gamma is not None:
+            wide = ops.cast(inputs, result_type(inputs.dtype, as_dtype("float32")))
+            scale = ops.rsqrt(ops.var(wide, axis=axes, keepdims=True) + self.epsilon)
+            return ops.cast(wide * scale * ops.cast(gamma, wide.dtype), self.compute_dtype)
+        outputs = ops.layer_normalization(inputs, gamma, along_axes(self.beta), axis=axes, epsilon=self.epsilon)
         return ops.cast(outputs, self.compute_dtype)
 
 

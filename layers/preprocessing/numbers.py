@@ -247,6 +247,11 @@ class Discretization(PreprocessingLayer):
         """The boundaries; None before they are found."""
         return self._boundaries.numpy().tolist() if self._has_boundaries else None
 
+    @property
+    def output_dtype(self) -> str:
+        """The dtype of what the layer gives."""
+        return "int32" if self.output_mode == "int" else self.compute_dtype
+
     def _set_boundaries(self, boundaries: Sequence[float] | Array) -> None:
         array = np.asarray(boundaries, floatx()).reshape(-1)
         if np.any(np.diff(array) < 0):

@@ -165,6 +165,18 @@ class Bidirectional(Layer):
         self.forward_layer.reset_state()
         self.backward_layer.reset_state()
 
+    def reset_states(self) -> None:
+        """Set the states of both layers to zeros: another name of `reset_state`."""
+        self.reset_state()
+
+    @property
+    def states(self) -> tuple[Any, ...] | None:
+        """The states of both stateful layers, the forward one's first; None where there are none."""
+        both = self.forward_layer.states, self.backward_layer.states
+        if any(states is None for states in both):
+            return None
+        return tuple(variable for states in both for variable in flatten(states))
+
 
 def _copy(layer: Layer, prefix: str, **changes: object) -> Layer:
     """Return a layer like `layer`, without its weights."""
