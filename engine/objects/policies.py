@@ -177,6 +177,17 @@ def get(identifier: Any) -> DTypePolicy:
     return DTypePolicy(identifier if isinstance(identifier, str) else layer_dtype(identifier))
 
 
+def set_in_map(held: DTypePolicy, path: str, value: Any) -> bool:
+    """Put a policy, of floats, for one path into the map that a layer holds, if it holds one; return whether it does."""
+    policy = get(value)
+    if not isinstance(held, DTypePolicyMap) or isinstance(policy, DTypePolicyMap) or policy.quantization_mode:
+        return False
+    if path in held:
+        del held[path]
+    held[path] = policy
+    return True
+
+
 def serialize(dtype_policy: DTypePolicy) -> Any:
     """Return the config of a policy."""
     return serialize_keras_object(dtype_policy)

@@ -526,15 +526,8 @@ class LayerState:
 
     @dtype_policy.setter
     def dtype_policy(self, value: PolicyLike) -> None:
-        policy, held = policies.get(value), self._dtype_policy
-        is_plain = policy.quantization_mode is None and not isinstance(policy, policies.DTypePolicyMap)
-        if is_plain and isinstance(held, policies.DTypePolicyMap):  # the policy of this layer alone
-            path = self._path_here()
-            if path in held:
-                del held[path]
-            held[path] = policy
-        else:
-            self._set_policy(policy)
+        if not policies.set_in_map(self._dtype_policy, self._path_here(), value):
+            self._set_policy(policies.get(value))
 
     def _set_policy(self, policy: policies.DTypePolicy) -> None:
         self._dtype_policy = policy
