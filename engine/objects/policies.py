@@ -178,7 +178,7 @@ def get(identifier: Any) -> DTypePolicy:
 
 
 def set_in_map(held: DTypePolicy, path: str, value: Any) -> bool:
-    """Put a policy, of floats, for one path into the map that a layer holds, if it holds one; return whether it does."""
+    """Put a policy of floats into the map that a layer holds, for one path; return False if it holds none."""
     policy = get(value)
     if not isinstance(held, DTypePolicyMap) or isinstance(policy, DTypePolicyMap) or policy.quantization_mode:
         return False

@@ -84,7 +84,7 @@ class Rescaling(Layer):
         return serialize_keras_object(super().get_config())  # arrays and tensors, too
 
 
-@config_from_signature(output_shape="")
+@config_from_signature(output_shape="", mask="_written_mask")
 class Lambda(Layer):
     """A function as a layer.
 
@@ -130,9 +130,9 @@ class Lambda(Layer):
         """Return what the `mask` argument gives."""
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
 
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        return config if callable(self.mask) else {**config, "mask": serialize_keras_object(self.mask)}
+    @property
+    def _written_mask(self) -> object:
+        return serialize_keras_object(self.mask)
 
     @classmethod
     def from_config(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack
+from typing import TYPE_CHECKING, SupportsIndex, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .options import CommonOptions
 
 
-@config_from_signature()
+@config_from_signature(activity_regularizer="")
 class Dense(QuantizableKernel):
     """``activation(inputs @ kernel + bias)``, over the last axis.
 
@@ -119,12 +119,6 @@ class Dense(QuantizableKernel):
     def call(self, inputs: Tensor) -> Tensor:
         outputs = self._biased(inputs)
         return outputs if self.activation is None else self.activation(outputs)
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        if self.activity_regularizer is None:
-            config.pop("activity_regularizer", None)
-        return config
 
 
 def positive_int(layer: str, name: str, value: SupportsIndex) -> int:

@@ -57,8 +57,9 @@ def config_from_signature(**attributes: str) -> Callable[[type[C]], type[C]]:
     `get_config`, and changes what ``super().get_config()`` gives.
 
     Args:
-        **attributes: for an argument the attribute that holds it under another name; "" for one that is left out. One
-            that the signature lacks, as it is among ``**kwargs``, is added.
+        **attributes: for an argument the attribute that holds it under another name; "" for one that is left out
+            (`activity_regularizer` only where there is none). One that the signature lacks, as it is among
+            ``**kwargs``, is added.
     """
 
     def decorate(cls: type[C]) -> type[C]:
@@ -104,7 +105,7 @@ class LayerConfig(LayerState):
         attributes = self._config_attributes
         if attributes is None and type(self).get_config is LayerConfig.get_config:
             return {**config, **self._constructor_config()}
-        if self.activity_regularizer is not None and "activity_regularizer" not in (attributes or {}):
+        if self.activity_regularizer is not None and not (attributes or {}).get("activity_regularizer"):
             config["activity_regularizer"] = serialize_keras_object(self.activity_regularizer)
         held = {name: attribute for name, attribute in (attributes or {}).items() if attribute}
         return {**config, **{name: _config_entry(name, getattr(self, held[name])) for name in held}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import numpy as np
 
@@ -14,10 +14,20 @@ from ...engine.objects.arguments import check_numbers, check_optional_numbers, f
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
 from .box_formats import Size, warped_sides
-from .image_layer import RandomImageLayer, Transformation, as_given, check_choice, factor_pair, per_image, value_pair
+from .image_layer import (
+    RandomImageLayer,
+    Seed,
+    Transformation,
+    as_given,
+    check_choice,
+    factor_pair,
+    per_image,
+    value_pair,
+)
 
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
+    from ...engine.ops.base import TensorLike
     from ..core.options import ImageOptions
 
 
@@ -71,7 +81,7 @@ def _float_size(size: Size) -> tuple[Tensor, Tensor]:
     return ops.cast(height, "float32"), ops.cast(width, "float32")
 
 
-def _columns(pairs: Any) -> tuple[Tensor, Tensor]:
+def _columns(pairs: TensorLike) -> tuple[Tensor, Tensor]:
     """Return the two columns of ``[batch, 2]`` as float32."""
     both = ops.cast(ops.convert_to_tensor(pairs), "float32")
     return both[:, 0], both[:, 1]
@@ -118,7 +128,7 @@ class RandomRotation(RandomWarp):
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (-1, 1))
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         low, high = self.factor
         angle = self._uniform(images, seed, 360.0 * low, 360.0 * high, ones=0)
         return {"angle": angle, "rotation_matrix": _turning(angle, self._size(images))}
@@ -174,7 +184,7 @@ class RandomZoom(RandomWarp):
             raise ValueError(f"Layer {self.name!r}: {name} must be greater than -1, got {name}={factor!r}.")
         return low, high
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         down = across = 1.0 + self._uniform(images, seed, self.height_lower, self.height_upper, ones=1)
         if self.width_factor is not None:
             across = 1.0 + self._uniform(images, seed, self.width_lower, self.width_upper, ones=1)
@@ -224,7 +234,7 @@ class RandomTranslation(RandomWarp):
         self.height_lower, self.height_upper = factor_pair(self, height_factor, "height_factor", (-1, 1))
         self.width_lower, self.width_upper = factor_pair(self, width_factor, "width_factor", (-1, 1))
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         height, width = _float_size(self._size(images))
         down = self._uniform(images, seed, self.height_lower, self.height_upper, ones=0) * height
         right = self._uniform(images, seed, self.width_lower, self.width_upper, ones=0) * width
@@ -263,7 +273,7 @@ class RandomContrast(RandomImageLayer):
         self.factor = factor_pair(self, factor, "factor", (0, 1))
         self.value_range = value_pair(self, value_range)
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         return {"contrast_factor": self._uniform(images, seed, 1.0 - self.factor[0], 1.0 + self.factor[1])}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -304,7 +314,7 @@ class RandomBrightness(RandomImageLayer):
             raise ValueError(f"Layer {self.name!r}: value_range must be a pair of numbers, got {value_range!r}.")
         self.value_range = tuple(sorted(value_range))
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         low, high = self.value_range
         return {"rgb_delta": self._uniform(images, seed, *self.factor) * (high - low)}
 
@@ -350,7 +360,7 @@ class RandomErasing(RandomImageLayer):
         self.fill_value = fill_value
         self.value_range = value_pair(self, value_range)
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         height, width = self._size(images)
         share = ops.sqrt(random.uniform((ops.shape(images)[0], 2), *self.scale, seed=seed))
         across, down = self._span(images, seed, width, share[:, 0]), self._span(images, seed, height, share[:, 1])
@@ -360,7 +370,7 @@ class RandomErasing(RandomImageLayer):
             "fill_value": self._filling(images, seed),
         }
 
-    def _span(self, images: Tensor, seed: Any, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _span(self, images: Tensor, seed: Seed, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
         whole = ops.cast(size, share.dtype)
         start = self._uniform(images, seed, 0.0, 1.0, ones=0) * (whole - share * whole)
         return start, start + share * whole
@@ -381,7 +391,7 @@ class RandomErasing(RandomImageLayer):
         erased = ops.logical_and(transformation["batch_masks"], per_image(transformation["apply_erasing"]))
         return ops.where(erased, filling, images)
 
-    def _filling(self, images: Tensor, seed: Any) -> Tensor | np.ndarray:
+    def _filling(self, images: Tensor, seed: Seed) -> Tensor | np.ndarray:
         if self.fill_value is None:
             noise = random.normal(ops.shape(images), seed=seed)
             return noise * self.value_range[1]

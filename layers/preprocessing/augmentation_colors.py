@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, TypeVar, Unpack
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
 from .augmentation import RandomBrightness, RandomContrast
-from .image_layer import RandomImageLayer, Transformation, factor_pair, per_image, rescaled, value_pair
+from .image_layer import RandomImageLayer, Seed, Transformation, factor_pair, per_image, rescaled, value_pair
 
 if TYPE_CHECKING:
     from ..core.options import ImageOptions
@@ -62,7 +62,7 @@ class RandomHue(RandomColorLayer):
     [[[0.0, 255.0, 255.0]]]
     """
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         sign = ops.where(self._uniform(images, seed, 0.0, 1.0) > 0.5, -1.0, 1.0)
         return {"factor": sign * self._uniform(images, seed, *self.factor) * 0.5}
 
@@ -98,7 +98,7 @@ class RandomSaturation(RandomColorLayer):
 
     bounds: ClassVar[tuple[float, float]] = (-1, 1)
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         factor = self._uniform(images, seed, *self.factor)
         return {"factor": factor / (1.0 - factor + _EPSILON)}
 
@@ -125,7 +125,7 @@ class RandomSharpness(RandomColorLayer):
         ValueError: the factor is outside of [0, 1], the range is not a pair, or the number of channels is unknown.
     """
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         return {"factor": self._uniform(images, seed, *self.factor)}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -174,7 +174,7 @@ class RandomGrayscale(RandomImageLayer):
             raise ValueError(f"Layer {self.name!r}: factor must be a number from 0 to 1, got factor={factor!r}.")
         self.factor = factor
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         return {"apply_grayscale": self._uniform(images, seed, 0.0, 1.0, ones=0) < self.factor}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -208,7 +208,7 @@ class RandomInvert(RandomColorLayer):
     ) -> None:
         super().__init__(factor, value_range, data_format, seed, **kwargs)
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         return {"apply_inversion": self._chosen(images, seed, *self.factor)}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -234,7 +234,7 @@ class RandomPosterization(RandomColorLayer):
 
     bounds: ClassVar[tuple[float, float]] = (1, _BITS)
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         low, high = (int(bits) for bits in self.factor)
         shape = (ops.shape(images)[0],)
         bits = random.randint(shape, low, high, seed=seed) if low < high else ops.full(shape, low, "int32")
@@ -264,7 +264,7 @@ class RandomColorDegeneration(RandomColorLayer):
 
     bounds: ClassVar[tuple[float, float]] = (-1, 1)
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         return {"factor": self._uniform(images, seed, *self.factor)}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -327,7 +327,7 @@ class RandomColorJitter(RandomImageLayer):
         found = (self.random_brightness, self.random_contrast, self.random_saturation, self.random_hue)
         return [layer for layer in found if layer is not None]
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         own = seed is self.generator
         return {"changes": [layer.draw(images, layer.generator if own else seed) for layer in self._changes]}
 

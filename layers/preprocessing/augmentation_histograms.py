@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.layer_config import config_from_signature
-from .image_layer import ImageLayer, RandomImageLayer, Transformation, per_image, rescaled, value_pair
+from .image_layer import ImageLayer, RandomImageLayer, Seed, Transformation, per_image, rescaled, value_pair
 
 if TYPE_CHECKING:
     from ..core.options import ImageOptions
@@ -58,7 +58,7 @@ class Solarization(RandomImageLayer):
         low, high = sorted(pair)
         return low, high
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         drawn = {"additions": self.addition_factor, "thresholds": self.threshold_factor}
         return {name: self._uniform(images, seed, low, high * 255) for name, (low, high) in drawn.items()}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
-from .image_layer import RandomImageLayer, Transformation, factor_pair
+from .image_layer import Entries, RandomImageLayer, Seed, Transformation, factor_pair
 
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class _Mixing(RandomImageLayer):
     """The base of layers that mix images: each with another one of the batch, `weight` of it its own."""
 
-    def _partners(self, images: Tensor, seed: Any) -> Tensor:
+    def _partners(self, images: Tensor, seed: Seed) -> Tensor:
         return random.shuffle(ops.arange(ops.shape(images)[0]), seed=seed)
 
     def transform_labels(
@@ -46,7 +46,7 @@ class MixUp(_Mixing):
             the middle.
         data_format: "channels_last" or "channels_first".
         seed: an integer, so that a new process draws the same.
-        bounding_box_format: see `ImageLayer`. Boxes of the other image are put behind those of each.
+        bounding_box_format: see `ImageLayer`. Entries of the other image are put behind those of each.
 
     Labels are one-hot, or probabilities: ``{"images": ..., "labels": ...}``, ``(batch, classes)``.
 
@@ -75,7 +75,7 @@ class MixUp(_Mixing):
             raise ValueError(f"Layer {self.name!r}: alpha must be a positive number, got alpha={alpha!r}.")
         self.alpha = alpha
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         partners = self._partners(images, seed)
         weight = random.beta((ops.shape(images)[0],), self.alpha, self.alpha, seed=seed)
         return {"mix_weight": weight, "permutation_order": partners}
@@ -84,8 +84,8 @@ class MixUp(_Mixing):
         return _mixed(images, transformation)
 
     def transform_bounding_boxes(
-        self, bounding_boxes: dict[str, Any], transformation: Transformation | None, training: bool | None = True
-    ) -> dict[str, Any]:
+        self, bounding_boxes: Entries, transformation: Transformation | None, training: bool | None = True
+    ) -> Entries:
         if transformation is None or not self.is_active(training):
             return bounding_boxes
         own = {name: ops.convert_to_tensor(part) for name, part in bounding_boxes.items()}
@@ -127,7 +127,7 @@ class CutMix(_Mixing):
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         batch, (height, width) = ops.shape(images)[0], self._size(images)
         alpha = random.uniform((), *self.factor, seed=seed) + 1e-6
         share = ops.sqrt(1.0 - random.beta((batch,), alpha, alpha, seed=seed))
@@ -141,7 +141,7 @@ class CutMix(_Mixing):
             "permutation_order": self._partners(images, seed),
         }
 
-    def _span(self, images: Tensor, seed: Any, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _span(self, images: Tensor, seed: Seed, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
         whole = ops.cast(size, "float32")
         start = self._uniform(images, seed, 0.0, 1.0, ones=0) * (whole - share * whole)
         return start, start + share * whole

@@ -21,7 +21,7 @@ from .augmentation_colors import RandomColorDegeneration, RandomPosterization, R
 from .augmentation_histograms import AutoContrast, Equalization, Solarization
 from .augmentation_warps import RandomShear
 from .box_formats import Size, moved_boxes, seen_sides, sides_of
-from .image_layer import ImageLayer, RandomImageLayer, Transformation, factor_pair, value_pair
+from .image_layer import ImageLayer, RandomImageLayer, Seed, Transformation, factor_pair, value_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ class _Policy(RandomImageLayer):
         names = [name for name in ("images", "segmentation_masks") if name in data]
         given = {name: self._cast(ops.convert_to_tensor(data[name])) for name in names}
         single = self._is_single(given["images"])
-        transformation = self.get_random_transformation(given, training=training)
+        transformation = self.get_random_transformation(given["images"], training=training)
         if transformation is None:
             masks = {name: ops.convert_to_tensor(data[name]) for name in names if name != "images"}
             return {**data, **masks, "images": given["images"]}
@@ -187,7 +187,7 @@ class RandAugment(_Policy):
         super().__init__(value_range, factor, interpolation, seed, data_format, **kwargs)
         self.num_ops = _count(self, "num_ops", num_ops, 0)
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         return {"layer_idxes": random.randint((self.num_ops,), 0, len(self.names), seed=seed)}
 
     def augment(self, batch: dict[str, Tensor], transformation: Transformation) -> dict[str, Tensor]:
@@ -249,7 +249,7 @@ class AugMix(_Policy):
         if not all_ops:
             self.names = (*_MOVES, *_VALUES)
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         shares = random.gamma((self.num_chains,), self.alpha, seed=seed)
         own = random.beta((), self.alpha, self.alpha, seed=seed)
         shape = (self.num_chains, self.chain_depth)

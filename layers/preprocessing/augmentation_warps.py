@@ -14,7 +14,16 @@ from ...engine.ops.signal.warping import homography
 from ..core.layer_config import config_from_signature
 from .augmentation import RandomWarp
 from .box_formats import Size, warped_sides
-from .image_layer import RandomImageLayer, Transformation, as_given, check_choice, factor_pair, per_image, value_pair
+from .image_layer import (
+    RandomImageLayer,
+    Seed,
+    Transformation,
+    as_given,
+    check_choice,
+    factor_pair,
+    per_image,
+    value_pair,
+)
 
 if TYPE_CHECKING:
     from ..core.options import ImageOptions
@@ -69,7 +78,7 @@ class RandomShear(RandomWarp):
             )
         return factor_pair(self, factor, name, (-1, 1))
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         sign = ops.where(self._uniform(images, seed, 0.0, 1.0, ones=0) > 0.5, -1.0, 1.0)
         down = self._uniform(images, seed, *self._y_range, ones=0) * sign
         across = self._uniform(images, seed, *self._x_range, ones=0) * sign
@@ -125,7 +134,7 @@ class RandomPerspective(RandomImageLayer):
         check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         height, width = self._size(images)
         right, bottom = ops.cast(width - 1, "float32"), ops.cast(height - 1, "float32")
         zero = ops.zeros_like(right)
@@ -199,7 +208,7 @@ class RandomGaussianBlur(RandomImageLayer):
             )
         return pair
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         chosen = self._chosen(images, seed, *self.factor)
         sigma = random.uniform((2,), *self.sigma, seed=seed) + _LEAST_SIGMA
         return {"should_apply_blur": chosen, "blur_factor": sigma}
@@ -259,7 +268,7 @@ class RandomElasticTransform(RandomImageLayer):
         self.fill_value = fill_value
         self.value_range = value_pair(self, value_range)
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         return {
             "apply_transform": self._chosen(images, seed, *self.factor),
             "distortion_factor": random.uniform((), *self.scale, seed=seed),

@@ -11,6 +11,7 @@ from .image_layer import ImageLayer
 
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
+    from ...engine.ops.base import TensorLike
     from ..core.options import LayerOptions
 
 
@@ -53,9 +54,9 @@ class MaxNumBoundingBoxes(ImageLayer):
         check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
 
-    def call(self, data: Any, training: bool | None = True) -> Any:
+    def call(self, data: object, training: bool | None = True) -> Any:
         if not isinstance(data, dict):
-            return self.transform_images(data, None)
+            return self.transform_images(cast("TensorLike", data), None)
         boxes = data.get("bounding_boxes")
         if not isinstance(boxes, dict) or not {"boxes", "labels"} <= boxes.keys():
             raise ValueError(

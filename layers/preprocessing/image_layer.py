@@ -8,7 +8,7 @@ each image of a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 Transformation = dict[str, Any]
 """How a batch of images is transformed: what was drawn, under Keras's names, and "input_shape", the images' shape."""
+
+Seed: TypeAlias = "random.SeedGenerator | TensorLike | None"
+"""What random numbers are drawn by: a generator, or a key; None for the global generator."""
+
+_Made = TypeVar("_Made")
+
+Entries: TypeAlias = dict[str, Any]
+"""A dict of data, with "images", or of boxes, with "boxes" and "labels"."""
 
 _STEPS = {  # by the entry of a dict: the method for a batch, and that for one image
     "images": ("transform_images", "transform_single_image"),
@@ -58,7 +66,7 @@ class ImageLayer(Layer):
     moves_boxes: ClassVar[bool] = False  # whether a class that moves pixels has a rule for boxes
     blends_masks: ClassVar[bool] = False  # whether masks of whole numbers become shares of them
     backend: ClassVar[LayerBackend] = LayerBackend()
-    generator: Any = None  # of layers that draw
+    generator: random.SeedGenerator | None = None  # of layers that draw
 
     def __init__(
         self, data_format: str | None = None, bounding_box_format: str | None = None, **kwargs: Unpack[LayerOptions]
@@ -79,7 +87,7 @@ class ImageLayer(Layer):
 
     # --- what subclasses define -----------------------------------------------------------------------------
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         """Draw the random transformation of a batch of images, by a generator."""
         return {}
 
@@ -108,7 +116,7 @@ class ImageLayer(Layer):
     # --- the steps of a call --------------------------------------------------------------------------------
 
     def get_random_transformation(
-        self, data: TensorLike | dict[str, Any], training: bool | None = True, seed: Any = None
+        self, data: TensorLike | dict[str, TensorLike], training: bool | None = True, seed: Seed = None
     ) -> Transformation | None:
         """Draw how images are transformed.
 
@@ -146,8 +154,8 @@ class ImageLayer(Layer):
         return labels
 
     def transform_bounding_boxes(
-        self, bounding_boxes: dict[str, Any], transformation: Transformation | None, training: bool | None = True
-    ) -> dict[str, Any]:
+        self, bounding_boxes: Entries, transformation: Transformation | None, training: bool | None = True
+    ) -> Entries:
         """Transform the boxes of a batch of images, or of one image, a dict of "boxes" and "labels"."""
         if transformation is None or not (self.moves_pixels and self.is_active(training)):
             return bounding_boxes
@@ -183,8 +191,8 @@ class ImageLayer(Layer):
         return _as_batch(self.transform_labels, label, transformation, training)
 
     def transform_single_bounding_box(
-        self, bounding_box: dict[str, Any], transformation: Transformation | None, training: bool | None = True
-    ) -> dict[str, Any]:
+        self, bounding_box: Entries, transformation: Transformation | None, training: bool | None = True
+    ) -> Entries:
         """Transform the boxes of one image, as `transform_bounding_boxes` does those of a batch."""
         return _as_batch(self.transform_bounding_boxes, bounding_box, transformation, training)
 
@@ -199,7 +207,7 @@ class ImageLayer(Layer):
     if TYPE_CHECKING:
 
         @overload
-        def __call__(self, data: dict[str, Any], *args: object, **kwargs: object) -> dict[str, Any]: ...
+        def __call__(self, data: Entries, *args: object, **kwargs: object) -> Entries: ...
 
         @overload
         def __call__(self, data: TensorLike, *args: object, **kwargs: object) -> Tensor: ...
@@ -209,10 +217,10 @@ class ImageLayer(Layer):
     def call(self, data: TensorLike | dict[str, TensorLike], training: bool | None = True) -> Any:
         if isinstance(data, dict):
             self._check_keys(data)
-        given: dict[str, Any] = data if isinstance(data, dict) else {"images": data}
+        given = data if isinstance(data, dict) else {"images": data}
         single = self._is_single(ops.convert_to_tensor(given["images"]))
         transformation = self.get_random_transformation(data, training=training)
-        made = dict(given)
+        made: dict[str, object] = dict(given)
         for name, steps in _STEPS.items():
             if name in given:
                 step = getattr(self, steps[single])
@@ -318,18 +326,21 @@ class ImageLayer(Layer):
         return tuple(shape)
 
 
-def _each(change: Callable[[Any], Tensor], values: object) -> Any:
+def _each(change: Callable[[TensorLike], Tensor], values: TensorLike | Entries) -> Any:
     """Change a value, or each entry of a dict."""
     return {name: change(part) for name, part in values.items()} if isinstance(values, dict) else change(values)
 
 
-def _as_batch(step: Callable[..., Any], one: object, transformation: Transformation | None, training: object) -> Any:
+def _as_batch(
+    step: Callable[..., _Made], one: TensorLike | Entries, transformation: Transformation | None, training: bool | None
+) -> _Made:
     """Return what a step for batches makes of what belongs to one image."""
     batch = _each(lambda part: ops.expand_dims(ops.convert_to_tensor(part), 0), one)
-    return _each(lambda part: ops.squeeze(part, 0), step(batch, transformation, training=training))
+    made: Any = step(batch, transformation, training=training)
+    return _each(lambda part: ops.squeeze(part, 0), made)
 
 
-def per_image(values: Any) -> Tensor:
+def per_image(values: TensorLike) -> Tensor:
     """Return one number for each image, with axes of size 1 behind it, so that it goes with a batch of images."""
     return ops.reshape(ops.convert_to_tensor(values), (-1, 1, 1, 1))
 
@@ -379,11 +390,11 @@ class RandomImageLayer(ImageLayer):
         self.seed = seed
         self.generator = random.SeedGenerator(seed)
 
-    def _uniform(self, images: Tensor, seed: Any, low: float, high: float, ones: int = 3) -> Tensor:
+    def _uniform(self, images: Tensor, seed: Seed, low: float, high: float, ones: int = 3) -> Tensor:
         """Return a number for each image, ``(batch, 1, 1, 1)`` with three further axes."""
         return random.uniform((ops.shape(images)[0], *(1,) * ones), low, high, seed=seed)
 
-    def _chosen(self, images: Tensor, seed: Any, low: float, high: float) -> Tensor:
+    def _chosen(self, images: Tensor, seed: Seed, low: float, high: float) -> Tensor:
         """Draw which images are transformed, ``(batch,)``, by probabilities from `low` to `high`."""
         likely = self._uniform(images, seed, low, high, ones=0)
         return self._uniform(images, seed, 0.0, 1.0, ones=0) < likely
@@ -407,6 +418,6 @@ def factor_pair(layer: Layer, factor: object, name: str, bounds: tuple[float, fl
     )
 
 
-def as_given(factor: Any) -> Any:
+def as_given(factor: object) -> object:
     """Return a factor as a config has it: a pair that was read from a file as it was before."""
     return tuple(factor) if isinstance(factor, list) else factor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.common.dtypes import is_integer
@@ -12,7 +12,7 @@ from ...engine.objects.arguments import check_numbers
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
 from .box_formats import Size, parts_of
-from .image_layer import ImageLayer, RandomImageLayer, Transformation, check_size, per_image
+from .image_layer import ImageLayer, RandomImageLayer, Seed, Transformation, check_size, per_image
 
 if TYPE_CHECKING:
     from ..core.options import ImageOptions
@@ -206,7 +206,7 @@ class RandomFlip(RandomImageLayer):
             )
         self.mode = mode
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         return {"flips": self._uniform(images, seed, 0.0, 1.0) <= 0.5}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -256,7 +256,7 @@ class RandomCrop(RandomImageLayer):
         self.height = height
         self.width = width
 
-    def draw(self, images: Tensor, seed: Any) -> Transformation:
+    def draw(self, images: Tensor, seed: Seed) -> Transformation:
         height, width = self._known_size(images)
         if height > self.height and width > self.width:
             starts = self._start(height - self.height, seed), self._start(width - self.width, seed)
@@ -268,7 +268,7 @@ class RandomCrop(RandomImageLayer):
     def size_after(self, size: Size) -> Size:
         return self.height, self.width
 
-    def _start(self, largest: int, seed: Any) -> Tensor:
+    def _start(self, largest: int, seed: Seed) -> Tensor:
         return ops.cast(random.uniform((), 0.0, float(largest + 1), seed=seed), "int32")
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from ...engine import ops
+from ...engine.graph import Tensor
 from ...engine.ops.random import samplers
 
 
@@ -29,5 +30,5 @@ class LayerBackend:
     numpy: ModuleType = ops
     random: ModuleType = samplers
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Tensor]:
         return getattr(ops, name)

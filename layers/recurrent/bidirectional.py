@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+    from ...engine.graph import Variable
     from ..core.options import LayerOptions
 
 
@@ -170,7 +171,7 @@ class Bidirectional(Layer):
         self.reset_state()
 
     @property
-    def states(self) -> tuple[Any, ...] | None:
+    def states(self) -> tuple[Variable, ...] | None:
         """The states of both stateful layers, the forward one's first; None where there are none."""
         both = self.forward_layer.states, self.backward_layer.states
         if any(states is None for states in both):
