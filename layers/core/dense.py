@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .options import CommonOptions
 
 
-@config_from_signature(activity_regularizer="")
+@config_from_signature(activity_regularizer=None)
 class Dense(QuantizableKernel):
     """``activation(inputs @ kernel + bias)``, over the last axis.
 

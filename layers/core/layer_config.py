@@ -49,7 +49,7 @@ def _check_not_in_a_row(cls: type[LayerConfig], args: tuple[object, ...]) -> Non
         raise given_in_a_row(cls.__name__)
 
 
-def config_from_signature(**attributes: str) -> Callable[[type[C]], type[C]]:
+def config_from_signature(**attributes: str | None) -> Callable[[type[C]], type[C]]:
     """Decorate a layer whose config has the arguments of its constructor, held by attributes of the same names.
 
     A constructor that takes ``**kwargs`` hands them on: then the config has the arguments of the class above, too.
@@ -57,9 +57,9 @@ def config_from_signature(**attributes: str) -> Callable[[type[C]], type[C]]:
     `get_config`, and changes what ``super().get_config()`` gives.
 
     Args:
-        **attributes: for an argument the attribute that holds it under another name; "" for one that is left out
-            (`activity_regularizer` only where there is none). One that the signature lacks, as it is among
-            ``**kwargs``, is added.
+        **attributes: for an argument the attribute that holds it under another name; "" for one that is left out, None
+            for one that is written as by a class without a signature of its own. One that the signature lacks, as it is
+            among ``**kwargs``, is added.
     """
 
     def decorate(cls: type[C]) -> type[C]:
@@ -68,7 +68,8 @@ def config_from_signature(**attributes: str) -> Callable[[type[C]], type[C]]:
         named = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
         above = cls._config_attributes if hands_on and cls._config_attributes else {}
         own = {name: above.get(name, name) for name in named if name not in _NOT_SAVED}
-        cls._config_attributes = {**above, **own, **attributes}
+        merged = {**above, **own, **attributes}
+        cls._config_attributes = {name: attribute for name, attribute in merged.items() if attribute is not None}
         return cls
 
     return decorate
@@ -105,7 +106,7 @@ class LayerConfig(LayerState):
         attributes = self._config_attributes
         if attributes is None and type(self).get_config is LayerConfig.get_config:
             return {**config, **self._constructor_config()}
-        if self.activity_regularizer is not None and not (attributes or {}).get("activity_regularizer"):
+        if self.activity_regularizer is not None and "activity_regularizer" not in (attributes or {}):
             config["activity_regularizer"] = serialize_keras_object(self.activity_regularizer)
         held = {name: attribute for name, attribute in (attributes or {}).items() if attribute}
         return {**config, **{name: _config_entry(name, getattr(self, held[name])) for name in held}}

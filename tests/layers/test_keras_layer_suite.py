@@ -49,6 +49,9 @@ def test_a_dense_config_names_penalties_of_outputs_only_if_there_are_some() -> N
     assert "activity_regularizer" not in layers.Dense(2).get_config()
     config = layers.Dense(2, activity_regularizer="l2").get_config()
     assert layers.Dense.from_config(config).get_config()["activity_regularizer"]["class_name"] == "L2"
+    penalty = layers.ActivityRegularization(0.1, 0.2)  # whose penalty has other arguments
+    assert "activity_regularizer" not in penalty.get_config()
+    assert layers.ActivityRegularization.from_config(penalty.get_config()).get_config() == penalty.get_config()
 
 
 def test_the_mask_of_a_lambda_layer_is_written() -> None:
