@@ -194,13 +194,14 @@ class HeadsAttention(Layer):
             use_causal_mask=use_causal_mask,
         )
         gate = self._gate_dense(query) if self.use_gate else None
+        wanted = {"return_attention_scores": True} if return_attention_scores else {}  # not all overrides take it
         outputs, scores = self._compute_attention(
             self._query_dense(query),
             self._key_dense(value if key is None else key),
             self._value_dense(value),
             seen,
             training,
-            return_attention_scores,
+            **wanted,
         )
         outputs = self._output_dense(outputs if gate is None else outputs * gate)
         return one_or_several([outputs, scores] if return_attention_scores else [outputs])

@@ -217,6 +217,28 @@ def test_a_subclass_attends_in_its_own_way() -> None:
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [(ab.layers.MultiHeadAttention, (2, 4)), (ab.layers.GroupQueryAttention, (4, 2, 2))]
+)
+def test_a_subclass_need_not_take_whether_scores_are_wanted(kind: Any, sizes: tuple[int, ...]) -> None:
+    masks = []
+
+    class Noting(kind):
+        def _compute_attention(
+            self, query: Any, key: Any, value: Any, attention_mask: Any = None, training: Any = None
+        ) -> Any:
+            masks.append(attention_mask)
+            return super()._compute_attention(query, key, value, attention_mask, training)
+
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    layer, plain = Noting(*sizes), kind(*sizes)
+    for each in (layer, plain):
+        each.build(x.shape, x.shape)
+    plain.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(layer(x, x, use_causal_mask=True), plain(x, x, use_causal_mask=True))
+    assert np.asarray(masks[0]).shape[-2:] == (5, 5)
+
+
 def test_names_paths_and_files() -> None:
     layer = layers.MultiHeadAttention(2, 3, use_gate=True, name="look")
     layer(data(1, 2, 4), data(1, 2, 4))
