@@ -125,7 +125,7 @@ def _check_tensor(
 ) -> None:
     """Refuse a tensor that can't be the output of an `InputLayer` with these arguments."""
     if not isinstance(tensor, Symbol) or tensor.shape is None:
-        raise ValueError(f"Input: the tensor must be symbolic, as KerasTensor makes it; got {type(tensor).__name__}.")
+        raise ValueError(f"Input: input_tensor must be symbolic, as KerasTensor makes it; got {type(tensor).__name__}.")
     if history_of(tensor) is not None:
         raise ValueError(
             f"Input: {tensor.name!r} is the output of a layer or an Input. Give it to Model as an input as it is."

@@ -60,8 +60,8 @@ class MaxNumBoundingBoxes(ImageLayer):
         boxes = data.get("bounding_boxes")
         if not isinstance(boxes, dict) or not {"boxes", "labels"} <= boxes.keys():
             raise ValueError(
-                f"Layer {self.name!r} takes images, or a dict with 'bounding_boxes', which is a dict of 'boxes' and "
-                f"'labels'; got {sorted(map(str, data))}."
+                f"Layer {self.name!r} takes a dict with 'bounding_boxes', which is a dict of 'boxes' and 'labels', or "
+                f"images alone; got {sorted(map(str, data))}."
             )
         axis = (ops.convert_to_tensor(boxes["labels"]).ndim or 1) - 1
         return {**data, "bounding_boxes": {name: self._of_max_number(each, axis) for name, each in boxes.items()}}

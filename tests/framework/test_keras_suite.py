@@ -68,7 +68,7 @@ def test_a_weight_made_in_call_is_refused() -> None:
         (lambda: layers.RandomTranslation((-1.1, 0.5), 0.0), ValueError, "a pair of numbers, from -1 to 1; got height"),
         (lambda: layers.RandomTranslation(0.0, (0.5, 1.1)), ValueError, "a pair of numbers, from -1 to 1; got width"),
         (lambda: ab.Input(tensor=ab.Input((2,))), ValueError, "Give it to Model as an input as it is"),
-        (lambda: ab.Input(tensor=cast("Any", X)), ValueError, "the tensor must be symbolic, as KerasTensor makes it"),
+        (lambda: ab.Input(tensor=cast("Any", X)), ValueError, "input_tensor must be symbolic, as KerasTensor makes"),
         (lambda: ab.Input((4,), tensor=ab.KerasTensor((2, 3))), ValueError, r"shape=\(4,\) is not that of the tensor"),
         (lambda: ab.Input(batch_size=5, tensor=ab.KerasTensor((2, 3))), ValueError, "batch_size=5 is not that of"),
         (lambda: ab.Input(dtype="int32", tensor=ab.KerasTensor((2, 3))), ValueError, "dtype='int32' is not that of"),
