@@ -12,7 +12,7 @@ from ...engine import ops
 from ...engine.graph import Tensor, as_dtype, result_type
 from ...engine.graph.provenance import user_stacklevel
 from ...engine.objects import constraints, initializers, regularizers
-from ...engine.objects.arguments import check_numbers
+from ...engine.objects.arguments import check_numbers, refused
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ...engine.ops.replicas import is_replicated, sum_over_replicas
@@ -68,6 +68,8 @@ class LayerNormalization(Layer):
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
+        if not isinstance(rms_scaling, bool):
+            raise refused("LayerNormalization", "rms_scaling", rms_scaling, "True or False")
         if rms_scaling:
             warnings.warn(
                 f"Layer {self.name!r}: LayerNormalization(rms_scaling=True) divides by the root of the variance, not "
