@@ -234,11 +234,16 @@ class HeadsAttention(Layer):
         attention_mask: Tensor | None = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output of each head, ``(batch, targets, heads, value size)``, and its weights if they are wanted.
 
-        Subclasses may override it to attend in another way; the arguments are the projected ones.
+        Subclasses may override it to attend in another way; the arguments are the projected ones. `call` has put the
+        causal mask into `attention_mask`; for `use_causal_mask` it is put in here.
         """
+        if use_causal_mask:
+            causal = causal_mask(ops.shape(query)[1], ops.shape(key)[1])
+            attention_mask = both(as_mask(attention_mask), causal)
         wants_scores = return_attention_scores or acts(self.dropout) or len(query.shape or ()) != 4
         if wants_scores:
             return self._attend_with_scores(query, key, value, attention_mask, training)

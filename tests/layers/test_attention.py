@@ -239,6 +239,22 @@ def test_a_subclass_need_not_take_whether_scores_are_wanted(kind: Any, sizes: tu
     assert np.asarray(masks[0]).shape[-2:] == (5, 5)
 
 
+@pytest.mark.parametrize("wants_scores", [False, True])
+@pytest.mark.parametrize("explicit", [False, True])
+def test_attention_of_projected_inputs_may_be_causal(explicit: bool, wants_scores: bool) -> None:
+    layer = ab.layers.MultiHeadAttention(2, 4)
+    layer.build((1, 5, 8), (1, 5, 8))
+    query, key, value = np.random.default_rng(0).normal(size=(3, 1, 5, 2, 4)).astype("float32")
+    mask = np.ones((1, 5, 5), bool)
+    mask[:, 3, 1] = not explicit
+    options = {"return_attention_scores": wants_scores}
+    given = ab.ops.convert_to_tensor(mask) if explicit else None
+    found, _ = layer._compute_attention(query, key, value, given, use_causal_mask=True, **options)
+    merged = ab.ops.convert_to_tensor(mask & np.tril(np.ones((5, 5), bool)))
+    expected, _ = layer._compute_attention(query, key, value, merged, **options)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_names_paths_and_files() -> None:
     layer = layers.MultiHeadAttention(2, 3, use_gate=True, name="look")
     layer(data(1, 2, 4), data(1, 2, 4))
