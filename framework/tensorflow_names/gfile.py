@@ -80,7 +80,7 @@ def isdir(path: PathLike) -> bool:
 
 
 def join(path: PathLike, *paths: PathLike) -> str:
-    """Join parts of a path by slashes; one that starts with a slash begins anew."""
+    """Join parts of a path by slashes; what comes before one that starts with a slash is dropped."""
     return os.path.join(os.fsdecode(path), *map(os.fsdecode, paths))
 
 
@@ -111,12 +111,12 @@ def mkdir(path: PathLike) -> None:
 
 
 def remove(path: PathLike) -> None:
-    """Delete a file."""
+    """Remove a file."""
     Path(_local(path)).unlink()
 
 
 def rmtree(path: PathLike) -> None:
-    """Delete a folder and all in it."""
+    """Remove a folder and all in it."""
     shutil.rmtree(_local(path))
 
 
