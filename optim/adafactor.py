@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from ..engine import ops
+from ..engine.common.quick_dataclass import dataclass
 from ..engine.graph import ShardedVariable, Tensor, Variable, colocate_with
 from ..engine.graph.state.sharded import expanded, grouped
 from ..engine.objects.arguments import check_numbers
 from .optimizer import LearningRate, Optimizer
 from .options import OptimizerOptions
+from .updates import StepValues
 
 
-class AdafactorStep(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class AdafactorStep(StepValues):
     """The values that all variables share in a step."""
+
+    rates = ("relative_size",)
 
     relative_size: Tensor
     kept: Tensor

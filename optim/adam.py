@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from ..engine import ops
+from ..engine.common.quick_dataclass import dataclass
 from ..engine.graph import ShardedVariable, Tensor, Variable, colocate_with
 from ..engine.objects.arguments import check_numbers
 from .optimizer import LearningRate, Optimizer
 from .options import OptimizerOptions
-from .updates import power_of
+from .updates import StepValues, power_of
 
 
 class Moments(Optimizer):
@@ -135,8 +136,11 @@ class AdamW(Adam):
         super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, weight_decay=weight_decay, **options)
 
 
-class NadamStep(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class NadamStep(StepValues):
     """The values that all variables share in a step of `Nadam`."""
+
+    rates = ("of_momentum", "of_gradient")
 
     of_momentum: Tensor
     of_gradient: Tensor
@@ -199,8 +203,11 @@ class Adamax(Moments):
         variable.assign(variable - momentum * learning_rate / (largest + self.epsilon))
 
 
-class LambStep(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LambStep(StepValues):
     """The values that all variables share in a step of `Lamb`."""
+
+    rates = ("learning_rate",)
 
     learning_rate: Tensor
     of_momentum: Tensor

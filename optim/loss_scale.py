@@ -74,13 +74,19 @@ class LossScaleOptimizer(Wrapper):
     ) -> None:
         if isinstance(inner_optimizer, LossScaleOptimizer):
             raise ValueError(f"LossScaleOptimizer takes an optimizer that makes the steps; got {inner_optimizer!r}.")
+        if kwargs.get("dynamic") is False:
+            raise ValueError(
+                "LossScaleOptimizer has a scale that changes; dynamic=False is not supported. For one that stays, use "
+                f"the inner optimizer alone: {type(inner_optimizer).__name__}(loss_scale_factor={initial_scale:g})."
+            )
         is_off = {option: option in _OFF and value == _OFF[option] for option, value in kwargs.items()}
         super().__init__(inner_optimizer, name, **{option: kwargs[option] for option in kwargs if not is_off[option]})
         self._variables.append(self._learning_rate)  # unused, as the count of calls is: Keras has both in its files
         check_numbers("LossScaleOptimizer", initial_scale=initial_scale, dynamic_growth_steps=dynamic_growth_steps)
         self.initial_scale = initial_scale
         self.dynamic_growth_steps = dynamic_growth_steps
-        self.innermost.loss_scale_factor = None  # scaled once is enough
+        for optimizer in (self.innermost, *self.innermost.makers):
+            optimizer.loss_scale_factor = None  # scaled once is enough
         self._has_scale = False
 
     def build(self, variables: Sequence[Variable]) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..engine import ops
+from ..engine.common.quick_dataclass import dataclass
 from ..engine.graph import ShardedVariable, Tensor, Variable, colocate_with
 from ..engine.objects.arguments import check_numbers, check_optional_numbers, listed
 from .adam import towards
 from .optimizer import LearningRate, Optimizer, path_of
-from .updates import power_of
+from .updates import StepValues, power_of
 
 
-class MuonStep(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class MuonStep(StepValues):
     """The values that all variables share in a step."""
+
+    rates = ("learning_rate", "of_adam")
 
     learning_rate: Tensor
     of_adam: Tensor

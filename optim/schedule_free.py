@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from ..engine import ops
+from ..engine.common.quick_dataclass import dataclass
 from ..engine.graph import Tensor, Variable
 from ..engine.objects.arguments import check_numbers
 from .adam import towards
 from .optimizer import LearningRate, Optimizer
 from .options import OptimizerOptions
-from .updates import power_of
+from .updates import StepValues, power_of
 
 
-class _Shared(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Shared(StepValues):
     """The values that all variables share in a step."""
+
+    rates = ("learning_rate",)
 
     learning_rate: Tensor
     correction: Tensor  # of the running means of squares
@@ -86,7 +90,8 @@ class ScheduleFreeAdamW(Optimizer):
         return _Shared(learning_rate, 1.0 - power_of(self.beta_2, number), 1.0 / number)
 
     def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
-        rate, correction, weight = (ops.cast(value, variable.dtype) for value in learning_rate)
+        given = learning_rate.learning_rate, learning_rate.correction, learning_rate.weight
+        rate, correction, weight = (ops.cast(value, variable.dtype) for value in given)
         index = self._get_variable_index(variable)
         slot = self._momentums[index]
         before = slot.value

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from ..engine import ops
 from ..engine.common.dtypes import DTypeLike
+from ..engine.common.quick_dataclass import dataclass
 from ..engine.graph import (
     IndexedSlices,
     ShardedVariable,
@@ -26,6 +28,26 @@ from .stateless import step_where
 Guard = Callable[[Variable, Callable[[], Any], Callable[[], Any]], Any]
 # A variable and its gradient, or a `ShardedVariable` and a list of those of its shards.
 Pair = tuple[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class StepValues:
+    """The values that all variables share in a step, where these are more than a learning rate.
+
+    Its product with a number has other learning rates: a subclass may give ``learning_rate * 0.1`` on to the
+    `update_step` of an optimizer, as in Keras, where that gets a learning rate.
+    """
+
+    rates: ClassVar[tuple[str, ...]]
+    """The fields that are multiplied."""
+
+    def __mul__(self, factor: Any) -> Self:
+        return dataclasses.replace(self, **{name: getattr(self, name) * factor for name in self.rates})
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Self:
+        return self * (1.0 / divisor)
 
 
 class Updates(Clips):

@@ -95,6 +95,15 @@ def test_scale_loss_of_a_number():
     assert optim.LossScaleOptimizer(optim.SGD(loss_scale_factor=3.0)).inner_optimizer.scale_loss(1.0) == 1.0
 
 
+def test_optimizers_of_several_do_not_scale_again():
+    v, w = ab.Variable(1.0, name="v"), ab.Variable(1.0, name="w")
+    several = optim.MultiOptimizer(optim.OptimizerMap(optim.SGD(1.0), {"v": optim.SGD(0.5)}), loss_scale_factor=5.0)
+    optimizer = optim.LossScaleOptimizer(several, initial_scale=4.0)
+    assert optimizer.scale_loss(2.0) == 8.0
+    optimizer.apply([4.0, 4.0], [v, w])
+    assert (float(v), float(w)) == (0.5, 0.0)
+
+
 def test_state_is_saved_whole():
     w, optimizer = ab.Variable(1.0), scaled(momentum=0.9)
     optimizer.apply([1.0], [w])
@@ -116,6 +125,8 @@ def test_config_of_older_files_and_errors():
     assert isinstance(optim.deserialize(config).inner_optimizer, optim.SGD)
     with pytest.raises(ValueError, match=r"does not take clipnorm; give it to the inner optimizer, SGD\(clipnorm=1\)"):
         optim.LossScaleOptimizer(optim.SGD(), clipnorm=1)
+    with pytest.raises(ValueError, match=r"dynamic=False is not supported. .* SGD\(loss_scale_factor=8\)"):
+        optim.LossScaleOptimizer(optim.SGD(), initial_scale=8.0, dynamic=False)
     with pytest.raises(TypeError, match="unexpected keyword argument 'scale'"):
         optim.LossScaleOptimizer(optim.SGD(), scale=1)
     with pytest.raises(ValueError, match="takes an optimizer that makes the steps; got inner_optimizer='sgd'"):

@@ -409,6 +409,31 @@ def test_an_optimizer_is_built_once() -> None:
     assert len(optimizer.variables) == 3  # iterations, learning rate, velocity
 
 
+@pytest.mark.parametrize("name", [*CLASSES, "Adafactor", "Lion", "Muon", "ScheduleFreeAdamW"])
+def test_a_subclass_scales_the_learning_rate_of_some_variables(name: str) -> None:
+    """As scripts for Keras do, by giving `update_step` of the base another learning rate."""
+    base: Any = getattr(optim, name)
+    decay = {"weight_decay": 0.0} if "W" in name or name == "Muon" else {}
+    decay |= {"adam_weight_decay": 0.0} if name == "Muon" else {}
+
+    class Slower(base):
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            slower = learning_rate / 4.0 if variable.name == "bias" else 0.5 * learning_rate
+            super().update_step(gradient, variable, slower)
+
+    def trained(cls: Any, rates: tuple[float, float]) -> list[Any]:
+        kernel = ab.Variable(np.linspace(-1, 1, 6, dtype="float32").reshape(2, 3), name="kernel")
+        bias = ab.Variable([0.5, -0.25, 0.125], name="bias")
+        for variable, rate in zip((kernel, bias), rates, strict=True):
+            optimizer = cls(learning_rate=rate, **decay)
+            for step in range(3):
+                optimizer.apply([np.sin(variable.numpy() * 3 + step).astype("float32")], [variable])
+        return [kernel.numpy(), bias.numpy()]
+
+    for found, expected in zip(trained(Slower, (0.08, 0.08)), trained(base, (0.04, 0.02)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
 @pytest.mark.parametrize(
     "make",
     [
