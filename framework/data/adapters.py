@@ -227,11 +227,15 @@ class Data:
         batches: the number of batches in an epoch; None if it is not known beforehand.
         restartable: whether `epoch()` can be called again and yields data again.
         draws_order: whether its source draws the order of a pass by itself, so that another process has another one.
+        ends_by_count: whether a pass has as many batches as `batches` says: others may yield more.
+        is_endless: whether a pass has no end; then each epoch calls the hooks of the source.
     """
 
     batches: int | None = None
     restartable: bool = True
     draws_order: bool = False
+    ends_by_count: bool = False
+    is_endless: bool = False
 
     def epoch(self) -> Iterator[Batch]:
         """Yield the batches of one pass over the data."""
@@ -369,6 +373,7 @@ class PrefetchedData(Data):
     def __init__(self, data: Data, max_queue_size: int) -> None:
         self._data = data
         self._max_queue_size = max_queue_size
+        self.ends_by_count, self.is_endless = data.ends_by_count, data.is_endless
         self.batches, self.restartable, self.draws_order = data.batches, data.restartable, data.draws_order
 
     def epoch(self) -> Iterator[Batch]:
@@ -394,6 +399,8 @@ class PrefetchedData(Data):
 class PyDatasetData(Data):
     """An object with ``__len__`` and ``__getitem__`` that gives whole batches."""
 
+    ends_by_count = True
+
     def __init__(self, source: PyDataset | Batches, shuffle: bool | str = False, weigh: Weigh | None = None) -> None:
         self.source = source
         self.shuffle = shuffle
@@ -405,6 +412,10 @@ class PyDatasetData(Data):
     def batches(self) -> int | None:  # pyrefly: ignore[bad-override] - counted in each epoch
         count = self.source.num_batches if isinstance(self.source, PyDataset) else len(self.source)
         return None if count is None else int(count)
+
+    @property
+    def is_endless(self) -> bool:  # pyrefly: ignore[bad-override] - as `batches`
+        return self.batches is None
 
     def epoch(self) -> Iterator[Batch]:
         self.begin_pass()
@@ -511,10 +522,10 @@ class PyDataset:
         return length()
 
     def on_epoch_begin(self) -> None:
-        """Act before each pass."""
+        """Act before each pass; where there is no end of a pass, before each epoch."""
 
     def on_epoch_end(self) -> None:
-        """Act after each pass."""
+        """Act after each pass, also one that is not read to its end; where there is none, after each epoch."""
 
 
 def as_data(
@@ -552,9 +563,11 @@ def as_data(
     if class_weight:
         weights = class_weight
         weigh = lambda y, w: _combine_weights(y, w, weights, labels)  # noqa: E731
-    if isinstance(x, PyDataset) or (hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, list)):
+    is_text = isinstance(x, (str, bytes))  # such as a path; its characters are no batches
+    is_indexed = hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, list)
+    if isinstance(x, PyDataset) or (is_indexed and not is_text):
         return PyDatasetData(x, shuffle, weigh)
-    if isinstance(x, Iterable):
+    if isinstance(x, Iterable) and not is_text:
         return IterableData(x, weigh)
     raise TypeError(
         f"x is of type {type(x).__name__}. Expected arrays (or lists or dicts of arrays), a generator or iterable of "

@@ -55,7 +55,7 @@ class DistillationLoss:
         """Check that outputs of a teacher and a student can be compared.
 
         Raises:
-            ValueError: the one has more tensors than the other.
+            ValueError: they have different structures.
         """
         ours, theirs = len(_leaves(teacher_outputs)), len(_leaves(student_outputs))
         if ours != theirs:
@@ -63,6 +63,7 @@ class DistillationLoss:
                 f"{type(self).__name__}: the teacher gives {ours} tensors, the student {theirs}. Both must give the "
                 "same structure."
             )
+        _check_structure(teacher_outputs, student_outputs, type(self).__name__, "the teacher's outputs")
 
     def validate_model_compatibility(self, teacher: Model, student: Model) -> None:
         """Check that the loss can be computed for two models; a `Distiller` calls it when it is made.
@@ -93,7 +94,6 @@ class _OfStructures(DistillationLoss):
 
     def compute_loss(self, teacher_outputs: object, student_outputs: object, **kwargs: object) -> Tensor:
         self.validate_outputs(teacher_outputs, student_outputs)
-        _check_structure(teacher_outputs, student_outputs, type(self).__name__, "the teacher's outputs")
         _check_structure(self.loss, student_outputs, type(self).__name__, "loss")
         rows = zip(*map(_leaves, (self.loss, teacher_outputs, student_outputs)), strict=True)
         terms = [self._one(loss, *pair) for loss, *pair in rows if loss is not None]

@@ -34,6 +34,8 @@ class Epochs:
         self._handed_out: Generator[Batch] | None = None
         self._passes = 0
         self._in_pass = 0
+        self._is_between = False  # two epochs of one pass that has no end
+        self._has_given = False  # a batch, ever
         self._random_state: object = None
 
     @property
@@ -59,6 +61,7 @@ class Epochs:
         if skipped:
             running = self._running = self._begin_pass()
             for done in range(skipped):
+                self._note_epoch(done)
                 latest = next(running, None)
                 if latest is None:
                     raise ValueError(
@@ -66,7 +69,16 @@ class Epochs:
                         "fit with the same data; a generator has to start from its beginning."
                     )
             self._in_pass = skipped
+            self._has_given = True
+            if not batch:
+                self._end_epoch()
         return latest
+
+    def _note_epoch(self, done: int) -> None:
+        """Call the hooks of data without end where one epoch of a run before an interruption followed another."""
+        if self.data.is_endless and done and done % (self.steps_per_epoch or done) == 0:
+            self.data.on_epoch_end()
+            self.data.begin_pass()
 
     def peek(self) -> Batch | None:
         """Return the first batch of the next pass, which is not used up.
@@ -116,6 +128,7 @@ class Epochs:
         self._running = None
         for batch in running:
             self._in_pass += 1
+            self._has_given = True
             yield batch
         if not self._in_pass:
             self._ran_out("The data gave no batch")
@@ -133,9 +146,33 @@ class Epochs:
             else:
                 self._ran_out(ended)
             return
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        """End the pass where it ends with an epoch. A pass without end goes on, with the hooks of its data called."""
+        if self.data.is_endless:
+            self._is_between = True
+            self.data.on_epoch_end()
+        elif self.data.ends_by_count and self._in_pass == self.data.batches:
+            self._close_pass()
+            self._end_pass()
+
+    def finish(self) -> None:
+        """End a pass that no further epoch reads."""
+        if self._running is not None and not self._is_between:
+            self._close_pass()
+            self._end_pass()
+
+    def _close_pass(self) -> None:
+        running, self._running = self._running, None
+        if isinstance(running, Generator):
+            running.close()
 
     def _next(self, may_begin: bool) -> Batch | None:
         """Return the next batch of the running pass or, as an epoch begins, of a new one; None if that has ended."""
+        if self._is_between:
+            self._is_between = False
+            self.data.begin_pass()
         for _ in range(2):  # the pass that is running, then, if it is over, a new one
             if self._running is None:
                 may_not = not may_begin if self.data.restartable else self._passes > 0
@@ -145,6 +182,7 @@ class Epochs:
             batch = next(self._running, None)
             if batch is not None:
                 self._in_pass += 1
+                self._has_given = True
                 return batch
             self._running = None
             self._end_pass()
@@ -167,6 +205,11 @@ class Epochs:
         )
 
     def _ran_out(self, what: str) -> None:
+        if not self._has_given and not self.data.restartable:
+            raise ValueError(
+                "The data gave no batch: there is nothing to run on. A generator yields each batch once: one that was "
+                "read before, such as by an earlier fit, has none left."
+            )
         self.exhausted = True
         remedy = (
             "Give an object that can be iterated again, or a generator that yields at least epochs * steps batches."

@@ -266,10 +266,12 @@ class CompiledLoss:
                 f"The model has {len(predictions)} outputs ({', '.join(names)}), but y is one array. Give a list or a "
                 "dict with the targets of each output."
             )
-        if self._is_per_output() and not isinstance(y_true, (dict, list, tuple)):
+        given = list(y_true) if isinstance(y_true, (list, tuple)) else None if isinstance(y_true, dict) else [y_true]
+        if self._is_per_output() and given is not None and len(given) < len(names):
             wanted = [loss is not None for loss in per_output(self.loss, names, self.layer_names, "loss")]
-            if sum(wanted) == 1:  # one output of several has a loss: y is its target
-                return [y_true if used else None for used in wanted]
+            if sum(wanted) == len(given):  # y has targets for the outputs with a loss only
+                left = iter(given)
+                return [next(left) if used else None for used in wanted]
         return per_output(y_true, names, self.layer_names, "y")
 
     def _is_per_output(self) -> bool:

@@ -131,6 +131,7 @@ class PassMethods(StepMethods):
         with closing(data):
             shared = self._shared_pass("test", data, hooks)
             done = self._run_steps("test", data, hooks, shown) if shared is None else shared.test(hooks, shown)
+            data.finish()
         logs = self._logs("test") if done else {}
         shown.close(done, logs)
         hooks.on_end("test", logs)

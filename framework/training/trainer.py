@@ -361,6 +361,7 @@ class Trainer(PassMethods):
                 hooks.on_epoch_end(epoch, logs)
                 if self.stop_training or data.exhausted:
                     break
+            data.finish()
         self.optimizer.finalize_variable_values(self._trained_variables)
         hooks.on_end("train", logs)
         return history
@@ -453,6 +454,7 @@ class Trainer(PassMethods):
         hooks.on_begin("predict")
         with closing(data):
             structure, columns = self._outputs(data, hooks, progress)
+            data.finish()
         hooks.on_end("predict")
         return packed(structure, columns)
 

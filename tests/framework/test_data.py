@@ -213,6 +213,23 @@ def test_an_exhausted_generator_is_noticed() -> None:
         counting_model().fit(((X[:2], Y[:2]) for _ in range(5)), epochs=3, verbose=0)
 
 
+@pytest.mark.parametrize("steps", [None, 2])
+def test_a_generator_that_yields_nothing_is_an_error(steps: int | None) -> None:
+    model = counting_model()
+    used = iter([(X[:2], Y[:2])])
+    model.fit(used, verbose=0)
+    with pytest.raises(ValueError, match="The data gave no batch: there is nothing to run on"):
+        model.fit(used, steps_per_epoch=steps, verbose=0)
+    with pytest.raises(ValueError, match="The data gave no batch"):
+        model.evaluate(used, steps=steps, verbose=0)
+
+
+@pytest.mark.parametrize("text", ["train.csv", b"train.csv"])
+def test_a_text_is_no_source_of_batches(text: Any) -> None:
+    with pytest.raises(TypeError, match=rf"x is of type {type(text).__name__}\. Expected arrays"):
+        counting_model().fit(text, verbose=0)
+
+
 def test_lists_of_batches_start_anew_each_epoch() -> None:
     history = counting_model().fit([(X[:4], Y[:4]), (X[4:], Y[4:])], epochs=3, verbose=0)
     assert len(history.history["loss"]) == 3
@@ -233,6 +250,64 @@ def test_an_epoch_ends_with_the_data_that_it_runs_over() -> None:
         assert sizes(epochs) == [4, 4]
         with pytest.warns(UserWarning, match="ended after 1 of 2 steps"):
             assert sizes(epochs) == [2]
+
+
+class Noting(ab.utils.PyDataset):
+    """Notes what it is asked for: the hooks as letters, batches by number."""
+
+    def __init__(self, batches: int | None) -> None:
+        super().__init__(workers=0)
+        self.count, self.calls = batches, ""
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.count
+
+    def on_epoch_begin(self) -> None:
+        self.calls += "b"
+
+    def on_epoch_end(self) -> None:
+        self.calls += "e"
+
+    def __getitem__(self, index: int) -> Any:
+        self.calls += str(index)
+        return X[:2], Y[:2]
+
+
+@pytest.mark.parametrize(
+    ("batches", "steps", "calls"),
+    [
+        (None, 2, "b01eb23eb45e"),  # there is no pass that ends: the hooks are called by epoch
+        (3, 3, "b012eb012eb012e"),
+        (6, 2, "b012345e"),
+        (4, 3, "b0123eb012e"),  # of the pass that is not read to its end, too
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The data ended after")
+def test_each_begin_of_a_dataset_s_pass_has_an_end(batches: int | None, steps: int, calls: str) -> None:
+    data = Noting(batches)
+    counting_model().fit(data, steps_per_epoch=steps, epochs=3, shuffle=False, verbose=0)
+    assert data.calls == calls
+
+
+def test_validation_by_steps_ends_its_passes() -> None:
+    data = Noting(3)
+    counting_model().fit(X, Y, validation_data=data, validation_steps=2, epochs=2, verbose=0)
+    assert data.calls == "b01eb01e"
+
+
+def test_an_endless_dataset_goes_on_with_the_hooks_of_the_epochs_before() -> None:
+    first, again = Noting(None), Noting(None)
+    epochs = Epochs(as_data(first), steps_per_epoch=2)
+    for _ in range(2):
+        sizes(epochs)
+    position = epochs.position
+    sizes(epochs)
+
+    resumed = Epochs(as_data(again), steps_per_epoch=2)
+    resumed.go_to(0, position)
+    sizes(resumed)
+    assert again.calls == first.calls == "b01eb23eb45e"
 
 
 def test_a_list_of_unknown_length_ends_an_epoch_too() -> None:

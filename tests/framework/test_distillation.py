@@ -128,6 +128,14 @@ def distiller() -> distillation.Distiller:
     return both
 
 
+def test_outputs_of_other_structures_do_not_go_together() -> None:
+    tensor = ab.constant(STUDENT)
+    for loss in (LogitsDistillation(), ab.distillation.FeatureDistillation()):
+        loss.validate_outputs(tensor, tensor)
+        with pytest.raises(ValueError, match="the teacher's outputs must have the structure of the student's"):
+            loss.validate_outputs(tensor, {"output": tensor})
+
+
 def test_numbers_of_keras() -> None:
     both = distiller()
     before = both.teacher.get_weights()

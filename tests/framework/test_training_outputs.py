@@ -54,6 +54,18 @@ def test_losses_of_outputs_and_their_weights(form: str, loss: Any, loss_weights:
         assert list(logs) == ["loss"]
 
 
+@pytest.mark.parametrize("losses", [["mse", None, "mse"], [None, "mse", None]])
+def test_targets_of_the_outputs_with_a_loss_only(losses: list[str | None]) -> None:
+    x = ab.Input((3,))
+    model = ab.Model(x, [layers.Dense(2)(x) for _ in range(3)])
+    model.compile("sgd", losses)
+    targets = [YS[0] + number for number, loss in enumerate(losses) if loss is not None]
+    found = model.test_on_batch(X, targets if len(targets) > 1 else targets[0], return_dict=True)
+    used = [output for output, loss in zip(model.predict(X, verbose=0), losses, strict=True) if loss is not None]
+    expected = sum(np.mean((output - target) ** 2) for output, target in zip(used, targets, strict=True))
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_metrics_of_outputs_by_name_and_order() -> None:
     model = two_heads()
     model.compile("sgd", "mse", metrics=[["mse", "mae"], ["mae"]], weighted_metrics={"b": ["mse"]})
