@@ -8,6 +8,7 @@ of views, with shuffling of one gather an array.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -513,6 +514,12 @@ class PyDataset:
     def __getitem__(self, index: int) -> Any:
         raise NotImplementedError(f"{type(self).__name__} must define __getitem__(index), which returns a batch.")
 
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches of a pass in order; without end where the number of batches is None, or not defined."""
+        has_number = hasattr(self, "__len__") or type(self).num_batches is not PyDataset.num_batches
+        count = self.num_batches if has_number else None
+        return (self[index] for index in (itertools.count() if count is None else range(count)))
+
     @property
     def num_batches(self) -> int | None:
         """Batches in an epoch; None for endless data."""
@@ -559,10 +566,7 @@ def as_data(
     if isinstance(x, Prefetch):
         made = as_data(x.source, shuffle=shuffle, class_weight=class_weight, labels=labels)
         return PrefetchedData(made, x.max_queue_size)
-    weigh: Weigh | None = None
-    if class_weight:
-        weights = class_weight
-        weigh = lambda y, w: _combine_weights(y, w, weights, labels)  # noqa: E731
+    weigh = functools.partial(_combine_weights, class_weight=class_weight, labels=labels) if class_weight else None
     is_text = isinstance(x, (str, bytes))  # such as a path; its characters are no batches
     is_indexed = hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, list)
     if isinstance(x, PyDataset) or (is_indexed and not is_text):

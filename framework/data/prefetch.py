@@ -85,7 +85,10 @@ class Prefetch:
     """
 
     def __init__(self, source: Iterable[Rows], max_queue_size: int = 10) -> None:
-        if not isinstance(source, Iterable):
+        from .adapters import PyDataset  # which imports this module
+
+        makes_ahead = isinstance(source, PyDataset) and type(source).__iter__ is PyDataset.__iter__
+        if makes_ahead or not isinstance(source, Iterable):
             raise TypeError(
                 f"Prefetch takes a generator or an iterable of batches; got {type(source).__name__}. A PyDataset makes "
                 "batches ahead by itself: see its workers and max_queue_size."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -288,6 +289,18 @@ def test_each_begin_of_a_dataset_s_pass_has_an_end(batches: int | None, steps: i
     data = Noting(batches)
     counting_model().fit(data, steps_per_epoch=steps, epochs=3, shuffle=False, verbose=0)
     assert data.calls == calls
+
+
+def test_a_loop_over_a_dataset_gets_one_pass() -> None:
+    class Squares(ab.utils.PyDataset):
+        def __getitem__(self, index: int) -> int:
+            return index**2
+
+    finite, endless = Noting(3), Noting(None)
+    assert len(list(finite)) == 3
+    assert finite.calls == "012"  # hooks are fit's
+    assert [len(batch) for batch in itertools.islice(endless, 4)] == [2] * 4
+    assert list(itertools.islice(Squares(), 3)) == [0, 1, 4]  # neither a length nor a number of batches
 
 
 def test_validation_by_steps_ends_its_passes() -> None:

@@ -303,7 +303,7 @@ def test_what_cannot_be_made_ahead():
     with pytest.raises(TypeError, match="Prefetch takes a generator or an iterable of batches; got int"):
         Prefetch(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"got Rows\. A PyDataset makes batches ahead by itself"):
-        Prefetch(Rows())  # type: ignore[arg-type]
+        Prefetch(Rows())
     with pytest.raises(ValueError, match="Prefetch: max_queue_size must be at least 1, got 0"):
         Prefetch([], 0)
     with pytest.warns(UserWarning, match="batch_size=3 has no effect, as x is a Prefetch"):
