@@ -11,6 +11,7 @@ import numpy as np
 
 from ...engine.common.keywords import ChecksKeywords
 from ...engine.runtime import numerics
+from ..training.limits import show
 
 if TYPE_CHECKING:
     from ..model_types import ModelOfSomeClass
@@ -238,8 +239,8 @@ class TerminateOnNaN(Callback):
                 f"Batch {batch}: the loss is {loss}. TerminateOnNaN(locate=True) reports which operation of which "
                 "layer it comes from."
             )
-        print(f"Batch {batch}: the loss is {loss}, terminating training.", end=" ")
-        print("TerminateOnNaN(locate=True) reports which operation of which layer it comes from.")
+        remedy = "TerminateOnNaN(locate=True) reports which operation of which layer it comes from."
+        show(f"Batch {batch}: the loss is {loss}, terminating training. {remedy}")
         self.model.stop_training = True
 
 

@@ -15,6 +15,7 @@ from ...engine.checkpoint.folders import Folder, folder_of
 from ..saving.archive import SavedFileError
 from ..saving.checkpointing import RunCallback, TrainingRun
 from ..saving.run_files import is_backup, is_unfinished, remove_backup
+from ..training.limits import show
 from .base import Callback, Logs
 from .monitor import MonitorCallback
 
@@ -216,7 +217,7 @@ class ModelCheckpoint(MonitorCallback):
 
     def _note(self, text: str) -> None:
         if self.verbose:
-            print(f"\n{text}")
+            show(f"\n{text}")
 
 
 class BackupAndRestore(RunCallback):

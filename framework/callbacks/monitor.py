@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..training.limits import show
 from .base import Callback, Logs
 
 if TYPE_CHECKING:
@@ -181,10 +182,10 @@ class EarlyStopping(MonitorCallback):
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         if self.stopped_epoch > 0 and self.verbose:
-            print(f"Epoch {self.stopped_epoch + 1}: early stopping")
+            show(f"Epoch {self.stopped_epoch + 1}: early stopping")
         if self.restore_best_weights and self.best_weights is not None:
             if self.verbose:
-                print(f"Restoring model weights from the end of the best epoch: {self.best_epoch + 1}.")
+                show(f"Restoring model weights from the end of the best epoch: {self.best_epoch + 1}.")
             self.model.set_weights(self.best_weights)
 
     def _remember(self, epoch: int) -> None:
@@ -215,7 +216,7 @@ class LearningRateScheduler(Callback):
             new = self._next(epoch, float(optimizer.learning_rate))
             optimizer.learning_rate = new
             if self.verbose:
-                print(f"\nEpoch {epoch + 1}: LearningRateScheduler setting learning rate to {new}.")
+                show(f"\nEpoch {epoch + 1}: LearningRateScheduler setting learning rate to {new}.")
 
     def _next(self, epoch: int, rate: float) -> float:
         try:
@@ -335,4 +336,4 @@ class ReduceLROnPlateau(MonitorCallback):
             self.cooldown_counter = self.cooldown
             self.wait = 0
             if self.verbose:
-                print(f"\nEpoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {new}.")
+                show(f"\nEpoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {new}.")

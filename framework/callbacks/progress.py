@@ -36,7 +36,7 @@ def resolve_verbose(verbose: str | int) -> int:
         raise ValueError(
             f"verbose must be 'auto', 0 (silent), 1 (progress bar) or 2 (one line an epoch), got {verbose!r}."
         )
-    return int(verbose)
+    return int(verbose) if is_interactive_logging_enabled() else min(int(verbose), 1) * 2  # a log has lines
 
 
 def _shows_bars() -> bool:

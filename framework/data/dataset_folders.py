@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...engine.ops.random.keys import drawn_entropy
 from ..structures import Array
+from ..training.limits import show
 
 _MODES = ("int", "binary", "categorical")
 
@@ -105,7 +106,7 @@ def list_folder(
     listing = _labelled(root, paths, labels, names, [len(group) for group in found])
     if verbose:
         classes = "" if listing.class_names is None else f" belonging to {len(listing.class_names)} classes"
-        print(f"Found {len(paths)} files{classes}.")
+        show(f"Found {len(paths)} files{classes}.")
     return _shuffled(listing, seed) if shuffle else listing
 
 

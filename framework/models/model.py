@@ -17,6 +17,7 @@ from ...layers.core.tracking import held_by_attributes
 from ..saving import own_classes  # noqa: F401 - it announces classes
 from ..saving.checkpointing import stateful_parts
 from ..saving.nested_state import NestedState
+from ..training.limits import show
 from ..training.trainer import Trainer
 from .functional_call import inputs_and_outputs, is_functional_call
 from .layer_graph import LayerGraph, layer_graph_between
@@ -265,15 +266,14 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         """Print a table of the layers: names, output shapes, parameters.
 
         Args:
-            line_length: the width of the table; as wide as needed by default.
-            positions: accepted as in Keras; columns are as wide as their contents.
+            line_length, positions: the width of the table, by default as needed; columns are as wide as their contents.
             print_fn: called with the whole text instead of printing it.
             expand_nested: show the layers of models inside, too.
             show_trainable: add a column that says which layers are trained.
             layer_range: the names of the first and the last layer to show.
         """
-        text = operator_functions["summary_text"](self, line_length, expand_nested, show_trainable, layer_range)
-        (print_fn or print)(text)
+        text_of = operator_functions["summary_text"]
+        (print_fn or show)(text_of(self, line_length, expand_nested, show_trainable, layer_range))
 
     def profile(
         self,

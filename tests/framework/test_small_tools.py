@@ -53,6 +53,37 @@ def test_logging_in_place_of_printing(capsys: Any, caplog: Any) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_callbacks_models_and_folders_log_too(capsys: Any, caplog: Any, tmp_path: Any) -> None:
+    """What `verbose=1` asks for goes to the log, without bars, which are for terminals."""
+    utils.disable_interactive_logging()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text("words")
+    model = ab.Sequential([ab.Input((2,)), layers.Dense(1)])
+    model.compile(ab.optim.SGD(0.1), "mse")
+    x, y = np.ones((4, 2), "float32"), np.full((4, 1), 3e38, "float32")
+    shown = [
+        ab.callbacks.LearningRateScheduler(lambda epoch: 0.5, verbose=1),
+        ab.callbacks.ModelCheckpoint(tmp_path / "model.keras", monitor="loss", verbose=1),
+        ab.callbacks.TerminateOnNaN(),
+    ]
+    with caplog.at_level(logging.INFO, "anabranch"):
+        model.fit(x, y, epochs=2, verbose=1, callbacks=shown)
+        model.summary()
+        utils.text_dataset_from_directory(tmp_path)
+    printed = capsys.readouterr()
+    assert printed.out + printed.err == ""
+    for words in (
+        "Epoch 1: LearningRateScheduler setting learning rate to 0.5",
+        "model.keras",
+        "terminating training",
+        "Epoch 1/2 - 1/1",
+        "Optimizer params: 2",
+        "Found 2 files",
+    ):
+        assert words in caplog.text
+
+
 def test_a_bar(capsys: Any) -> None:
     bar = utils.Progbar(4, width=8, interval=0, stateful_metrics=["size"])
     bar.update(1, [("loss", 1.0), ("size", 3)])
