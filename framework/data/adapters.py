@@ -26,7 +26,7 @@ from ...engine.ops.text.numbers import as_strings
 from ..config import floatx
 from ..structures import Array
 from .class_weights import LabelForm, class_weights_to_sample_weights
-from .lazy_arrays import LazyArray, SparseRows, is_lazy, is_sparse_matrix, part_of
+from .lazy_arrays import LazyArray, SparseRows, as_column, is_lazy, is_sparse_matrix, part_of
 from .prefetch import Prefetch, in_order, iterate_ahead
 from .row_counts import check_lengths
 from .transformations import Transformations
@@ -169,6 +169,7 @@ def _is_structure(value: Sequence[Any]) -> bool:
 
 
 def _as_rows(value: Any, name: str) -> Array | LazyArray:
+    value = as_column(value) if name.startswith("x") else value
     if isinstance(value, LazyArray):
         return value
     if is_sparse_matrix(value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -100,6 +101,12 @@ class SparseRows:
 
     def __getitem__(self, rows: slice | Sequence[int]) -> Array:
         return self._matrix[rows].toarray()
+
+
+def as_column(value: Any) -> Any:
+    """Return a Series of pandas as an array of one column, as Keras takes inputs; other values as they are."""
+    pandas = sys.modules.get("pandas")
+    return np.asarray(value)[:, None] if pandas is not None and isinstance(value, pandas.Series) else value
 
 
 def is_sparse_matrix(value: Any) -> bool:

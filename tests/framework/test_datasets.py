@@ -6,6 +6,7 @@ import hashlib
 import io
 import sys
 import tarfile
+import types
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch import layers
 from anabranch.framework.data.adapters import as_data, train_validation_split
 from anabranch.framework.data.lazy_arrays import LazyArray
 from anabranch.framework.utils import (
@@ -490,6 +492,23 @@ def test_pandas_frames_train_as_arrays_do() -> None:
     pandas = pytest.importorskip("pandas")
     expected = fitted(X, Y, shuffle=False)
     np.testing.assert_array_equal(fitted(pandas.DataFrame(X), pandas.DataFrame(Y), shuffle=False), expected)
+
+
+class FakeSeries(FakeFrame):
+    """As a series of pandas: one value a row."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape = array, array.shape
+
+
+def test_series_are_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Keras: layers take them, which need an axis beside that of the rows."""
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(Series=FakeSeries))
+    x, y = FakeSeries(X[:, 0].astype("float64")), FakeSeries(Y[:, 0])
+    model = ab.Sequential([layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(x, y, verbose=0)
+    assert model.predict(x, verbose=0).shape == model.predict_on_batch(x).shape == (len(X), 1)
 
 
 def test_torch_loaders_train_as_arrays_do() -> None:
