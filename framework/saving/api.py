@@ -117,6 +117,7 @@ def save_model(
     if is_legacy:
         from .legacy_h5_writing import write_legacy_model
 
+        path.parent.mkdir(parents=True, exist_ok=True)  # as Keras does for files of this kind
         with atomic_write(path) as stream:
             write_legacy_model(model, stream, include_optimizer)
         return

@@ -245,7 +245,7 @@ def _compare(result: Match, differences: list[str], path: str, item: Saveable, s
         if unlike:
             differences.append(f"{_label(path, item)}: {'; '.join(unlike)}")
             return
-    if expected or stored:
+    if expected or stored or _loads_itself(item):  # which may have more to do than to read
         result.found.append((path, item))
 
 

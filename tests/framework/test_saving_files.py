@@ -39,6 +39,8 @@ def test_names_of_files(tmp_path):
         ab.load_model(tmp_path / "nothing.keras")
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*absent"):
         model.save(tmp_path / "absent" / "m.keras")
+    model.save(tmp_path / "made" / "inner" / "m.h5")  # as Keras does for these
+    assert ab.load_model(tmp_path / "made" / "inner" / "m.h5", compile=False).count_params() == model.count_params()
     (tmp_path / "folder.keras").mkdir()
     with pytest.raises(IsADirectoryError, match=r"is a folder.*ab\.serving\.load"):
         ab.load_model(tmp_path / "folder.keras")

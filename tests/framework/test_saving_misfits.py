@@ -136,6 +136,29 @@ def test_a_layer_with_its_own_way_to_save(tmp_path):
     assert model.layers[1].size == 5
 
 
+def test_a_layer_that_saves_nothing_is_loaded_all_the_same(tmp_path):
+    loaded: list[dict[str, Any]] = []
+
+    class Derived(layers.Layer):
+        """A layer that makes anew what it needs."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = layers.Dense(2)
+
+        def call(self, inputs: Any) -> Any:
+            return self.inner(inputs)
+
+        def load_own_variables(self, store: Any) -> None:
+            loaded.append(dict(store))
+
+    model = ab.Sequential([ab.Input((3,)), Derived()])
+    for name in ("m.weights.h5", "m.keras"):
+        (model.save if name == "m.keras" else model.save_weights)(tmp_path / name)
+        model.load_weights(tmp_path / name)
+    assert loaded == [{}, {}]
+
+
 def test_a_layer_that_refuses_at_the_last_moment_leaves_all_as_it_was(tmp_path):
     def make(size: int) -> Any:
         return ab.Sequential([ab.Input((3,)), layers.Dense(3), Vocabulary(size), layers.Dense(3)])
