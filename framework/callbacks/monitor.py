@@ -160,8 +160,24 @@ class EarlyStopping(MonitorCallback):
         self.best_weights = None
         self.best_epoch = 0
 
+    def get_monitor_value(self, logs: Logs | None) -> float | None:
+        """Return the quantity that is compared, out of the logs of an epoch; None for an epoch to pass over.
+
+        Subclasses may compute another one, as in Keras:
+
+        >>> import anabranch as ab
+        >>> class SmoothStopping(ab.callbacks.EarlyStopping):
+        ...     mean = 0.0
+        ...     def get_monitor_value(self, logs):
+        ...         self.mean = 0.9 * self.mean + 0.1 * super().get_monitor_value(logs)
+        ...         return self.mean
+        >>> round(SmoothStopping(monitor="loss").get_monitor_value({"loss": 0.5}), 3)
+        0.05
+        """
+        return self.monitored(logs)
+
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        value = self.monitored(logs)
+        value = self.get_monitor_value(logs)
         if value is None or epoch < self.start_from_epoch:
             return
         if self.restore_best_weights and self.best_weights is None:

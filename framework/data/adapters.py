@@ -497,6 +497,7 @@ class PyDataset:
 
     workers = 1  # also for subclasses that do not call this class's __init__
     max_queue_size = 10
+    use_multiprocessing = False
 
     def __init__(self, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10) -> None:
         self.workers = workers

@@ -225,6 +225,17 @@ def test_early_stopping_restores_the_best_weights(values: list[float], capsys: p
     assert f"best epoch: {best + 1}" in capsys.readouterr().out
 
 
+def test_a_subclass_says_what_early_stopping_compares() -> None:
+    class OfSquares(EarlyStopping):
+        def get_monitor_value(self, logs: Any) -> float | None:
+            value = super().get_monitor_value(logs)
+            return None if value is None or value == 0.0 else value**2
+
+    stop = OfSquares()
+    _, history = fit_with([-2.0, 1.0, 0.0, -1.5, 0.5], stop)  # the third is passed over
+    assert (len(history.epoch), stop.best) == (4, 1.0)
+
+
 def test_a_quantity_that_is_not_there_is_a_warning() -> None:
     with pytest.warns(UserWarning, match="watches 'val_acc', which is not among the logs: loss"):
         model_for_tests().fit(X, Y, callbacks=EarlyStopping("val_acc"), verbose=0)
