@@ -21,7 +21,7 @@ from ..training.limits import show
 from ..training.trainer import Trainer
 from .functional_call import inputs_and_outputs, is_functional_call
 from .layer_graph import LayerGraph, layer_graph_between
-from .seen_inputs import note_inputs
+from .seen_inputs import note_dtypes, note_inputs
 
 if TYPE_CHECKING:
     from ...engine.graph import ShardedVariable, Tensor, Variable
@@ -122,8 +122,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
                 f"{type(self).__name__}: Model.__init__() takes inputs and outputs (both), which are tensors made from "
                 f"ab.Input, or keyword arguments only; got {len(args)} positional argument(s).{in_a_row * has_layers}"
             )
-        options = {name: value for name, value in kwargs.items() if name not in ("inputs", "outputs")}
-        Layer.__init__(self, **options)
+        Layer.__init__(self, **{name: value for name, value in kwargs.items() if name not in ("inputs", "outputs")})
         self._init_trainer()
         self._known_graph: LayerGraph | None = None
         if functional:
@@ -162,6 +161,8 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
     def _ensure_built(self, arguments: dict[str, object]) -> None:
         if self.built or type(self).build is not Model.build:
+            if not self.built:
+                note_dtypes(self, arguments)
             super()._ensure_built(arguments)
             return
         note_inputs(self, arguments)  # the call that follows makes the weights; this lets `load_model` do the same
@@ -208,9 +209,8 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             if not -len(layers) <= index < len(layers):
                 raise ValueError(f"get_layer(index={index}): model {self.name!r} has {len(layers)} layers.")
             return layers[index]
-        for layer in layers:
-            if layer.name == name:
-                return layer
+        if found := [layer for layer in layers if layer.name == name]:
+            return found[0]
         names = ", ".join(layer.name for layer in layers)
         raise ValueError(f"Model {self.name!r} has no layer called {name!r}. Its layers are: {names}.")
 

@@ -21,7 +21,14 @@ def note_inputs(model: Model, arguments: Mapping[str, Any]) -> None:
     given = {name: value for name, value in arguments.items() if tensors_in(value)}
     names = {name: "input_shape" if len(given) == 1 else f"{name}_shape" for name in given}
     model._build_shapes = {names[name]: _any_batch(shapes_of(value)) for name, value in given.items()}
-    model._seen_dtypes = {names[name]: map_leaves(_dtype_of, value) for name, value in given.items()}
+    note_dtypes(model, arguments)
+
+
+def note_dtypes(model: Model, arguments: Mapping[str, Any]) -> None:
+    """Note the dtypes of the tensors among a call's arguments, where a `build` of the model's own notes the shapes."""
+    model._seen_dtypes = {
+        f"{name}_shape": map_leaves(_dtype_of, value) for name, value in arguments.items() if tensors_in(value)
+    }
 
 
 def _any_batch(shapes: Any) -> object:
@@ -50,13 +57,14 @@ def seen_signature(model: Model) -> list[Any] | None:
     shapes = model._build_shapes
     if not model.built or not shapes or not model._exports_what_was_seen:
         return None
-    names = [name.removesuffix("_shape") for name in shapes]
-    if len(names) > 1 and list(inspect.signature(model.call).parameters)[: len(names)] != names:
-        return None
     seen = model._seen_dtypes or {}
-    labels = names if len(names) > 1 else [None]
-    places = zip(shapes.items(), labels, strict=True)
-    return [_specs(model, shape, seen.get(place), label) for (place, shape), label in places]
+    if len(shapes) == 1:
+        return [_specs(model, next(iter(shapes.values())), next(iter(seen.values()), None))]
+    names = list(inspect.signature(model.call).parameters)[: len(shapes)]  # a build may have another order
+    places = [f"{name}_shape" for name in names]
+    if {*places} != shapes.keys():
+        return None
+    return [_specs(model, shapes[place], seen.get(place), name) for place, name in zip(places, names, strict=True)]
 
 
 def _specs(model: Model, shape: Any, dtype: Any, name: str | None = None) -> Any:

@@ -57,6 +57,30 @@ def test_endpoints_share_weights(tmp_path: Path) -> None:
     assert [servable.why_alone(name) for name in ("", "encode", "distance")] == [None] * 3
 
 
+class BuildsItself(ab.Model):
+    """A model with a build of its own, whose arguments are in another order than those of its call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = ab.layers.Embedding(10, 3)
+
+    def build(self, weights_shape: Any, tokens_shape: Any) -> None:
+        self.table.build(tokens_shape)
+
+    def call(self, tokens: Any, weights: Any) -> Any:
+        return self.table(tokens) * weights[..., None]
+
+
+def test_a_subclass_with_a_build_of_its_own_is_exported_with_the_inputs_it_was_called_on(tmp_path: Path) -> None:
+    model, tokens, weights = BuildsItself(), np.array([[1, 2], [3, 4]]), np.ones((2, 2), "float32")
+    expected = model(tokens, weights).numpy()
+    model.export(tmp_path / "m", verbose=False)
+    servable = ab.serving.load(tmp_path / "m")
+    inputs = servable.signatures["serving_default"].inputs
+    assert [(each.name, each.dtype) for each in inputs] == [("tokens", "int64"), ("weights", "float32")]
+    np.testing.assert_array_equal(servable({"tokens": tokens, "weights": weights}), expected)
+
+
 def test_a_subclass_is_exported_with_the_inputs_it_was_called_on(tmp_path: Path) -> None:
     tokens, a, b = np.array([[1], [2]]), np.ones((2, 1, 3), "float32"), np.full((2, 1, 1), 2.0, "float32")
     model = Mixed()
