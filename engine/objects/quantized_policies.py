@@ -21,6 +21,7 @@ class QuantizedDTypePolicy(DTypePolicy):
 
     Raises:
         ValueError: `mode` is another word, or the layer would compute in float16, which int8 does not go with.
+        TypeError: `source_name` is no text.
 
     Source: Keras, ``keras.dtype_policies.QuantizedDTypePolicy``.
 
@@ -36,6 +37,11 @@ class QuantizedDTypePolicy(DTypePolicy):
         if mode not in QUANTIZATION_MODES:
             raise ValueError(
                 f"Invalid quantization mode. Expected one of {QUANTIZATION_MODES}. Received: mode={mode!r}"
+            )
+        if not isinstance(source_name, str):
+            raise TypeError(
+                f"{type(self).__name__}: source_name must be the name of a policy, such as 'float32' or "
+                f"'mixed_bfloat16'; got {source_name!r} of type {type(source_name).__name__}."
             )
         self._compute_dtype = layer_dtype(source_name)
         self._variable_dtype = "float32" if is_mixed(source_name) else self._compute_dtype

@@ -60,6 +60,11 @@ def test_policies_differ_by_name() -> None:
             TypeError,
             "takes a name, such as 'float32' or 'mixed_float16'; got 32",
         ),
+        (
+            lambda: ab.dtype_policies.QuantizedDTypePolicy("int8", 32),  # pyright: ignore[reportArgumentType]
+            TypeError,
+            "QuantizedDTypePolicy: source_name must be the name of a policy, .* got 32 of type int",
+        ),
         (lambda: ab.DTypePolicy("mixed_float64"), ValueError, "mixed_float64"),
         (lambda: ab.DTypePolicy("bf16"), ValueError, "Unknown dtype 'bf16'.* also 'mixed_float16' and 'mixed_bf"),
         (lambda: ab.config.set_floatx("mixed_float16"), ValueError, r"call ab\.config\.set_dtype_policy"),
