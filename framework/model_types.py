@@ -10,8 +10,8 @@ from .structures import Batches, Rows
 
 if TYPE_CHECKING:
     from .callbacks.base import History
-    from .data.adapters import PyDataset
     from .data.prefetch import Prefetch
+    from .data.py_dataset import PyDataset
     from .losses.api import LossLike
     from .metrics.api import MetricLike
     from .models.model import Model

@@ -20,7 +20,7 @@ from ..engine.ops.base import TensorLike
 from ..engine.ops.random.keys import set_global_seed
 from . import bounding_boxes
 from .callbacks.progbar import Progbar
-from .data.adapters import PyDataset, pack_x_y_sample_weight, unpack_x_y_sample_weight
+from .data.adapters import pack_x_y_sample_weight, unpack_x_y_sample_weight
 from .data.audio_files import audio_dataset_from_directory
 from .data.datasets import (
     Dataset,
@@ -31,6 +31,7 @@ from .data.datasets import (
 from .data.get_file import get_file
 from .data.images import array_to_img, img_to_array, load_img, save_img
 from .data.prefetch import Prefetch
+from .data.py_dataset import PyDataset
 from .data.splitting import split_dataset
 from .feature_space import FeatureSpace
 from .models.layer_graph import get_source_inputs

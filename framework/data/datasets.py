@@ -19,9 +19,9 @@ from ...engine.common.nest import map_structure
 from ...engine.ops.base import as_array
 from ...engine.ops.random.keys import drawn_entropy
 from ..structures import Array
-from .adapters import PyDataset
 from .dataset_folders import Listing, check_folder_arguments, check_format, encode_labels, list_folder, split_listing
 from .images import _pillow, img_to_array, load_img, resizer
+from .py_dataset import PyDataset
 from .transformations import Transformations, read_only
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .py_dataset import PyDataset
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -85,8 +87,6 @@ class Prefetch:
     """
 
     def __init__(self, source: Iterable[Rows], max_queue_size: int = 10) -> None:
-        from .adapters import PyDataset  # which imports this module
-
         makes_ahead = isinstance(source, PyDataset) and type(source).__iter__ is PyDataset.__iter__
         if makes_ahead or not isinstance(source, Iterable):
             raise TypeError(
