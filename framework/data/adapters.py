@@ -230,14 +230,16 @@ class Data:
         restartable: whether `epoch()` can be called again and yields data again.
         draws_order: whether its source draws the order of a pass by itself, so that another process has another one.
         ends_by_count: whether a pass has as many batches as `batches` says: others may yield more.
-        is_endless: whether a pass has no end; then each epoch calls the hooks of the source.
     """
 
     batches: int | None = None
     restartable: bool = True
     draws_order: bool = False
     ends_by_count: bool = False
-    is_endless: bool = False
+
+    def is_endless(self) -> bool:
+        """Test whether a pass has no end; then each epoch calls the hooks of the source."""
+        return False
 
     def epoch(self) -> Iterator[Batch]:
         """Yield the batches of one pass over the data."""
@@ -375,8 +377,11 @@ class PrefetchedData(Data):
     def __init__(self, data: Data, max_queue_size: int) -> None:
         self._data = data
         self._max_queue_size = max_queue_size
-        self.ends_by_count, self.is_endless = data.ends_by_count, data.is_endless
+        self.ends_by_count = data.ends_by_count
         self.batches, self.restartable, self.draws_order = data.batches, data.restartable, data.draws_order
+
+    def is_endless(self) -> bool:
+        return self._data.is_endless()
 
     def epoch(self) -> Iterator[Batch]:
         return iterate_ahead(self._data.epoch(), self._max_queue_size)
@@ -415,8 +420,7 @@ class PyDatasetData(Data):
         count = self.source.num_batches if isinstance(self.source, PyDataset) else len(self.source)
         return None if count is None else int(count)
 
-    @property
-    def is_endless(self) -> bool:  # pyrefly: ignore[bad-override] - as `batches`
+    def is_endless(self) -> bool:
         return self.batches is None
 
     def epoch(self) -> Iterator[Batch]:

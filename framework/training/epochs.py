@@ -76,7 +76,7 @@ class Epochs:
 
     def _note_epoch(self, done: int) -> None:
         """Call the hooks of data without end where one epoch of a run before an interruption followed another."""
-        if self.data.is_endless and done and done % (self.steps_per_epoch or done) == 0:
+        if self.data.is_endless() and done and done % (self.steps_per_epoch or done) == 0:
             self.data.on_epoch_end()
             self.data.begin_pass()
 
@@ -150,7 +150,7 @@ class Epochs:
 
     def _end_epoch(self) -> None:
         """End the pass where it ends with an epoch. A pass without end goes on, with the hooks of its data called."""
-        if self.data.is_endless:
+        if self.data.is_endless():
             self._is_between = True
             self.data.on_epoch_end()
         elif self.data.ends_by_count and self._in_pass == self.data.batches:
