@@ -25,7 +25,7 @@ from ...engine.ops.text.numbers import as_strings
 from ..config import floatx
 from ..structures import Array
 from .class_weights import LabelForm, class_weights_to_sample_weights
-from .lazy_arrays import LazyArray, SparseRows, as_column, is_lazy, is_sparse_matrix, part_of
+from .lazy_arrays import LazyArray, SparseRows, is_lazy, is_series, is_sparse_matrix, part_of
 from .prefetch import Prefetch, in_order, iterate_ahead
 from .py_dataset import PyDataset
 from .row_counts import check_lengths
@@ -169,7 +169,6 @@ def _is_structure(value: Sequence[Any]) -> bool:
 
 
 def _as_rows(value: Any, name: str) -> Array | LazyArray:
-    value = as_column(value) if name.startswith("x") else value
     if isinstance(value, LazyArray):
         return value
     if is_sparse_matrix(value):
@@ -191,6 +190,8 @@ def _as_rows(value: Any, name: str) -> Array | LazyArray:
         )
     if np.ndim(array) == 0:
         raise ValueError(f"{name} is a single number; expected an array whose first axis is the batch.")
+    if is_series(value) and name.startswith("x"):
+        array = array[:, None]  # an input of one column, as in Keras
     return _as_model_dtype(np.asarray(array))
 
 

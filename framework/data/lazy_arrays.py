@@ -103,10 +103,10 @@ class SparseRows:
         return self._matrix[rows].toarray()
 
 
-def as_column(value: Any) -> Any:
-    """Return a Series of pandas as an array of one column, as Keras takes inputs; other values as they are."""
+def is_series(value: object) -> bool:
+    """Test whether `value` is a Series of pandas, which need not be installed."""
     pandas = sys.modules.get("pandas")
-    return np.asarray(value)[:, None] if pandas is not None and isinstance(value, pandas.Series) else value
+    return pandas is not None and isinstance(value, pandas.Series)
 
 
 def is_sparse_matrix(value: Any) -> bool:

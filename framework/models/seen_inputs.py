@@ -13,10 +13,11 @@ from ...layers.core.calling import map_leaves, shapes_of, tensors_in
 from ...layers.core.input_spec import InputSpec
 
 if TYPE_CHECKING:
+    from ..structures import InputSpecs
     from .model import Model
 
 
-def note_inputs(model: Model, arguments: Mapping[str, Any]) -> None:
+def note_inputs(model: Model, arguments: Mapping[str, object]) -> None:
     """Note the shapes, with batches of any size, and the dtypes of the tensors among a call's arguments."""
     given = {name: value for name, value in arguments.items() if tensors_in(value)}
     names = {name: "input_shape" if len(given) == 1 else f"{name}_shape" for name in given}
@@ -24,7 +25,7 @@ def note_inputs(model: Model, arguments: Mapping[str, Any]) -> None:
     note_dtypes(model, arguments)
 
 
-def note_dtypes(model: Model, arguments: Mapping[str, Any]) -> None:
+def note_dtypes(model: Model, arguments: Mapping[str, object]) -> None:
     """Note the dtypes of the tensors among a call's arguments, where a `build` of the model's own notes the shapes."""
     model._seen_dtypes = {
         f"{name}_shape": map_leaves(_dtype_of, value) for name, value in arguments.items() if tensors_in(value)
@@ -44,7 +45,7 @@ def _dtype_of(leaf: object) -> DTypeLike:
     return leaf.dtype if isinstance(leaf, Tensor) else None
 
 
-def seen_signature(model: Model) -> list[Any] | None:
+def seen_signature(model: Model) -> list[InputSpecs] | None:
     """Return an `InputSpec`, or a structure of them, for each argument that a model was called on.
 
     Numbers with fractions have the dtype of the model's weights. So have those whose dtype was not noted, as of a model
