@@ -140,7 +140,7 @@ def test_a_layer_that_saves_nothing_is_loaded_all_the_same(tmp_path):
     loaded: list[dict[str, Any]] = []
 
     class Derived(layers.Layer):
-        """A layer that makes anew what it needs."""
+        """A layer that computes what it needs when it is loaded."""
 
         def __init__(self) -> None:
             super().__init__()

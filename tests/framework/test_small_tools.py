@@ -54,7 +54,7 @@ def test_logging_in_place_of_printing(capsys: Any, caplog: Any) -> None:
 
 
 def test_callbacks_models_and_folders_log_too(capsys: Any, caplog: Any, tmp_path: Any) -> None:
-    """What `verbose=1` asks for goes to the log, without bars, which are for terminals."""
+    """Log what `verbose=1` asks for, without bars, which are for terminals."""
     utils.disable_interactive_logging()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
