@@ -244,6 +244,16 @@ def test_rows_in_turn_of_a_draw_that_is_large(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(draw.at(Rows(2, 101, 7)).compute(), draw.compute()[2::7])
 
 
+@pytest.mark.parametrize("name", ["RandomUniform", "RandomNormal", "TruncatedNormal"])
+def test_a_draw_that_is_large_has_the_bits_of_one_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = first_value(getattr(ab.initializers, name)(seed=1), (101, 3), "float32")
+    whole, part = draw.compute(), draw.at(Rows(7, 90, 1)).compute()
+    monkeypatch.setattr("anabranch.engine.ops.random.draws._NEAR", 64)
+    np.testing.assert_array_equal(draw.compute(), whole)
+    np.testing.assert_array_equal(draw.at(Rows(7, 90, 1)).compute(), part)
+    np.testing.assert_array_equal(part, whole[7:90])
+
+
 def test_values_are_drawn_when_they_are_needed() -> None:
     v = ShardedVariable(ab.initializers.RandomUniform(seed=1), FixedShardsPartitioner(2), shape=(10, 3))
     assert [shard.nbytes for shard in v.shards] == [60, 60]

@@ -21,6 +21,7 @@ from ...graph.state.sharded import Rows
 from .samplers import draw_normal, draw_truncated_normal, draw_uniform
 
 _BLOCK = 1 << 20  # numbers that are drawn at once where every n-th row is wanted
+_NEAR = 1 << 16  # numbers that are drawn at once into the whole: steps on so many find them in a core's cache
 
 _DRAWS: dict[str, Any] = {
     "uniform": draw_uniform,
@@ -88,9 +89,15 @@ class Draw(Later):
         return found
 
     def _drawn(self, start: int, count: int) -> Any:
-        key = np.array(self.key, "int64")
+        key, draw = np.array(self.key, "int64"), _DRAWS[self.kind]
         total = math.prod(self.whole)
-        return np.asarray(_DRAWS[self.kind](key, (count,), self.dtype, *self.numbers, part=(start, total)))
+        if count <= _NEAR or self.kind == "normal":  # whose halves share what parts compute twice
+            return np.asarray(draw(key, (count,), self.dtype, *self.numbers, part=(start, total)))
+        found = np.empty(count, self.dtype)
+        for first in range(0, count, _NEAR):
+            shape = (min(_NEAR, count - first),)
+            found[first : first + _NEAR] = draw(key, shape, self.dtype, *self.numbers, part=(start + first, total))
+        return found
 
     def describe(self) -> dict[str, Any]:
         """Describe it as values of JSON."""
