@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import stat
 import subprocess
@@ -163,6 +164,26 @@ def test_files_of_former_processes_count(tmp_path: Path) -> None:
     assert {path.stem[-1] for path in tmp_path.iterdir()} == {"3", "4", "f"}
 
 
+def test_processes_that_write_little_look_through_the_folder_as_often_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 16 processes, each of which writes a sixteenth of what is written between two looks, about one looks."""
+    looks: list[Path] = []
+    monkeypatch.setattr(ObjectFiles, "_make_room", lambda self, folder: looks.append(folder))
+    shares = iter(range(16))
+    monkeypatch.setattr(object_files, "_own_share", lambda: (next(shares) + 0.5) / 16)
+    for k in range(16):
+        ObjectFiles(tmp_path, most_bytes=16 * 16_000).write(f"{k:064x}", bytes(1000 - 32))
+    assert len(looks) == 1
+
+
+def test_each_process_begins_to_count_at_a_number_of_its_own() -> None:
+    state = random.getstate()
+    shares = [object_files._own_share() for _ in range(50)]
+    assert 0 <= min(shares) < 0.5 < max(shares) < 1
+    assert random.getstate() == state, "the user's own draws"
+
+
 def test_by_default_256_megabytes_are_kept() -> None:
     assert object_files.MOST_BYTES == 256 * 2**20
 
@@ -184,7 +205,7 @@ def test_what_a_killed_process_left_goes_after_an_hour(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"half")
         last_write = time.time() - age
         os.utime(tmp_path / name, (last_write, last_write))
-    ObjectFiles(tmp_path).write(NAME, b"code")
+    ObjectFiles(tmp_path, most_bytes=100).write(NAME, b"code")
     assert {path.name for path in tmp_path.iterdir()} == {f"{NAME}.o", "tmpnew.tmp"}
 
 

@@ -40,7 +40,10 @@ class ObjectFiles:
     def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
         self._asked = folder
         self._most_bytes = most_bytes
-        self._not_counted = most_bytes  # bytes that were written since the folder was looked through
+        # Bytes that were written since the folder was looked through. Most processes write little, and to look through
+        # thousands of files takes longer than to compile a kernel. Each process begins at a number of its own, so that
+        # many of them look as often as one would that writes as much as they do.
+        self._not_counted = int(most_bytes // _SHARE * _own_share())
 
     @cached_property
     def _found(self) -> tuple[Path | None, str, str]:
@@ -157,6 +160,11 @@ class ObjectFiles:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             excess -= size
+
+
+def _own_share() -> float:
+    """Return a number from 0 to 1 of this process's own. Users' generators of random numbers stay as they are."""
+    return int.from_bytes(os.urandom(4)) / 2**32
 
 
 def cache_folder() -> Path:
