@@ -13,7 +13,10 @@ from typing import Any
 _FEWEST_RETIRED = 256  # names: a traceback that somebody keeps shows no lines rather than those of another program
 _GONE: tuple[int, None, list[str], str] = (0, None, [], "")  # the lines of a program that is gone
 
+_MOST_RECENT = 4  # sources whose code is kept: what is printed again is nearly always printed again soon
+
 _retired: dict[str, deque[str]] = {}
+_recent: dict[str, CodeType] = {}  # by source, that of the last use at the end
 _numbers = count(1)
 
 
@@ -47,10 +50,25 @@ def compiled(
         for name, (first, end) in rare.items():
             scope[name] = _Rare(name, "\n".join(lines[first:end]), first, filename, scope)
             lines[first:end] = [""] * (end - first)  # the others keep their numbers
-    code = compile("\n".join(lines), filename, "exec")
+    code = _code("\n".join(lines), filename)
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     weakref.finalize(owner, _retire, retired, filename).atexit = False
     return code, filename
+
+
+def _code(text: str, filename: str) -> CodeType:
+    """Compile a module, or take the code of the same text, as where a model is made anew with other weights."""
+    known = _recent.pop(text, None)
+    _recent[text] = code = compile(text, filename, "exec") if known is None else _named(known, filename)
+    for old in [*_recent][:-_MOST_RECENT]:  # other threads compile, too
+        _recent.pop(old, None)
+    return code
+
+
+def _named(code: CodeType, filename: str) -> CodeType:
+    """Return the code with another file name, also for the functions in it."""
+    constants = tuple([_named(each, filename) if isinstance(each, CodeType) else each for each in code.co_consts])
+    return code.replace(co_filename=filename, co_consts=constants)
 
 
 class _Rare:

@@ -23,6 +23,7 @@ class Owner:
 @pytest.fixture(autouse=True)
 def _names_of_this_test(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     monkeypatch.setattr(printed_code, "_retired", {})
+    monkeypatch.setattr(printed_code, "_recent", {})
     monkeypatch.setattr(printed_code, "_FEWEST_RETIRED", 3)
     before = set(linecache.cache)
     yield
@@ -40,6 +41,39 @@ def test_a_traceback_shows_the_line():
     text = "".join(traceback.format_exception(caught.value))
     assert f'File "{filename}", line 2, in quotient' in text
     assert "return 1 // x" in text
+
+
+def test_the_same_source_has_the_names_of_each_program():
+    owners = [Owner(), Owner()]
+    source = f"{SOURCE}def outer():\n    return [quotient(x) for x in range(3)]\n"
+    found = [compiled(source, "step", owner) for owner in owners]
+    for code, filename in found:
+        namespace: dict[str, Any] = {}
+        exec(code, namespace)
+        with pytest.raises(ZeroDivisionError) as caught:
+            namespace["outer"]()
+        places = {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)[1:]}
+        assert places == {filename}
+    (_, name), (_, other_name) = found
+    assert name != other_name
+    del owners[0]
+    assert linecache.getline(name, 2) == ""
+    assert linecache.getline(other_name, 2) == "    return 1 // x\n"
+
+
+def test_code_is_kept_of_a_few_sources(monkeypatch: pytest.MonkeyPatch):
+    compilations: list[str] = []
+
+    def counted(text: str, *given: Any) -> Any:
+        compilations.append(text)
+        return compile(text, *given)
+
+    monkeypatch.setattr(printed_code, "compile", counted, raising=False)
+    owner = Owner()
+    sources = [f"x = {number}\n" for number in range(5)]
+    for source in [*sources, *sources[1:], sources[0], sources[0]]:
+        compiled(source, "step", owner)
+    assert compilations == [*sources, sources[0]]
 
 
 def test_names_tell_what_it_is_and_which_one():
