@@ -94,7 +94,7 @@ imports: $(DEV) ## import-linter: layers of the house, third-party packages conf
 docs: $(DEV) ## build the site of the documentation into build/site/VERSION, warnings as errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/site/mkdocs.yml
 
-docs-check: $(DEV) ## the same without what readers alone need, such as the search, colours of code and broken lines of signatures
+docs-check: $(DEV) ## the same without what readers alone need, such as the search, colours of code and signatures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/site/check.yml
 
 format: $(DEV) ## mend what ruff can mend

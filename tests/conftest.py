@@ -131,7 +131,7 @@ def old_objects() -> None:
     """
     global _modules
     _modules += 1
-    if _modules % 30 == 0:
+    if _modules % 100 == 0:
         gc.unfreeze()
     gc.collect()
     gc.freeze()

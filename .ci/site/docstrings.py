@@ -7,6 +7,7 @@ import importlib.util
 import re
 import tomllib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,12 @@ class Docstrings(Extension):
         ops = {name: getattr(anabranch.ops, name) for name in self._arguments.kinds()}
         self._repository = repository()
         self._ops = {f"{value.__module__}.{value.__qualname__}": name for name, value in ops.items()}
+
+    def on_package(self, **kwargs: Any) -> None:
+        """Look through the bases of each class once, now that all of them are read, not for each part of its entry."""
+        found = Object.inherited_members.fget
+        assert found is not None
+        Class.inherited_members = property(cache(found))
 
     def on_function_instance(self, *, func: Function, **kwargs: Any) -> None:
         """Write what a private constant stands for where it is the default of a parameter."""

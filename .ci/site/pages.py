@@ -5,6 +5,7 @@ MkDocs calls the functions `on_...` of this file (see "hooks" in mkdocs.yml).
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import inspect
 import linecache
@@ -300,6 +301,7 @@ def home() -> str:
 
 def on_startup(command: str, dirty: bool) -> None:
     """Lay out the sources before mkdocstrings is configured: it ignores a path that does not exist by then."""
+    gc.set_threshold(50_000, 20, 1000)  # the millions of objects that stand for the sources stay until the end
     link_sources()
 
 

@@ -7,7 +7,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn")
+if importlib.util.find_spec("sklearn") is None:  # to import it takes seconds: the example does so
+    pytest.skip("scikit-learn is not installed", allow_module_level=True)
 needs_onnx = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")), reason="onnxruntime is not installed"
 )
