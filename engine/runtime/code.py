@@ -57,7 +57,7 @@ def compiled(
 
 
 def _code(text: str, filename: str) -> CodeType:
-    """Compile a module, or take the code of the same text, as where a model is made anew with other weights."""
+    """Compile a module, or take the code of the same text, as where a model is made again with other weights."""
     known = _recent.pop(text, None)
     _recent[text] = code = compile(text, filename, "exec") if known is None else _named(known, filename)
     for old in [*_recent][:-_MOST_RECENT]:  # other threads compile, too

@@ -167,7 +167,7 @@ def test_files_of_former_processes_count(tmp_path: Path) -> None:
 def test_processes_that_write_little_look_through_the_folder_as_often_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 16 processes, each of which writes a sixteenth of what is written between two looks, about one looks."""
+    """Check that one of 16 processes looks, each of which writes a sixteenth of what is written between two looks."""
     looks: list[Path] = []
     monkeypatch.setattr(ObjectFiles, "_make_room", lambda self, folder: looks.append(folder))
     shares = iter(range(16))
