@@ -63,7 +63,7 @@ def map_structure(func: Callable[..., object], *structures: object, none_is_leaf
         none_is_leaf: whether `func` is given None; otherwise None stays None.
 
     Raises:
-        TypeError: there is no structure, or `func` can't be called. ValueError: the forms differ.
+        TypeError: `func` can't be called. ValueError: there is no structure, or the forms differ.
 
     >>> map_structure(lambda a, b: a + b, {"x": [1, 2]}, {"x": [3, 4]})
     {'x': [4, 6]}
@@ -87,7 +87,7 @@ def map_structure_up_to(shallow_structure: object, func: Callable[..., object], 
         *structures: structures of that form, whose leaves may be structures themselves.
 
     Raises:
-        TypeError: there is no structure, or `func` can't be called. ValueError: the forms differ.
+        TypeError: `func` can't be called. ValueError: there is no structure, or the forms differ.
 
     >>> map_structure_up_to([None, None], len, [[1, 1], [2, 2, 2]])
     [2, 3]
@@ -263,7 +263,7 @@ def _check_arguments(name: str, func: object, structures: tuple[object, ...]) ->
     if not callable(func):
         raise TypeError(f"{name}: func must be callable, got {func!r}.")
     if not structures:
-        raise TypeError(f"{name}: at least one structure is needed.")
+        raise ValueError(f"{name}: at least one structure is needed.")
 
 
 def _check_form(a: object, b: Any, path: Path, deeper: bool) -> None:

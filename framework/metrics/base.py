@@ -20,7 +20,7 @@ from ...engine.objects import initializers
 from ...engine.objects.floats import layer_dtype
 from ...engine.objects.names import name_for
 from ...engine.session import Function
-from ...layers.core.tracking import TrackedMetric, held_by_attributes
+from ...layers.core.tracking import TrackedMetric, held_by_attributes, in_order_of_creation, note_held
 from ..calling import as_argument, is_symbolic, mask_of
 from ..structures import Array
 from .replicas import is_taken, updating
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..structures import ShapeLike
 
 _OWN_MODULES = __name__.rpartition(".")[0]
-_UNTRACKED = frozenset({"_functions"})
+_UNTRACKED = frozenset({"_functions", "_variables", "_noted"})
 _METHODS = ("update_state", "result", "reset_state")
 
 
@@ -78,6 +78,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         self.name = name or name_for(self)
         self._dtype = layer_dtype(dtype)
         self._variables: list[Variable] = []
+        self._noted: list[tuple[int, Variable]] = []  # those of attributes that are older than others of _variables
         self._functions: dict[object, Function] = {}
 
     @property
@@ -87,9 +88,11 @@ class Metric(ChecksKeywords, TrackedMetric):
     @property
     def variables(self) -> list[Variable]:
         """Its state: the variables, and those of the metrics, that its attributes are or hold in lists and dicts."""
-        found: dict[int, Variable] = {}
-        for part in held_by_attributes(self, (Variable, Metric), _UNTRACKED):
-            for variable in [part] if isinstance(part, Variable) else part.variables:
+        held = held_by_attributes(self, (Variable, Metric), _UNTRACKED)
+        own = [part for part in held if isinstance(part, Variable)]
+        found = in_order_of_creation(self._noted, self._variables, own)
+        for metric in held:
+            for variable in metric.variables if isinstance(metric, Metric) else []:
                 found.setdefault(id(variable), variable)
         return list(found.values())
 
@@ -117,6 +120,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         value = chosen(fixed, dtype=dtype or self._dtype)
         variable = Variable(value, dtype=dtype or self._dtype, trainable=False, name=name, aggregation=aggregation)
         variable.path = f"{self.name}/{variable.name}"
+        note_held(self._noted, self._variables, held_by_attributes(self, Variable, _UNTRACKED))
         self._variables.append(variable)
         return variable
 

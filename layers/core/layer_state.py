@@ -45,7 +45,7 @@ from ..recurrent.step_sums import collects, sum_over_steps
 from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_losses_exist
 from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node
-from .tracking import held_by_attributes
+from .tracking import held_by_attributes, in_order_of_creation, note_held
 from .weight import Weight, WeightSpec
 
 if TYPE_CHECKING:
@@ -79,16 +79,8 @@ class LayerState:
     quantization_modes: ClassVar[tuple[str, ...]] = ()  # in which the class can be quantised
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
-        {
-            "inbound_nodes",
-            "_functions",
-            "_added_losses",
-            "_constructor_call",
-            "_weights",
-            "_build_shapes",
-            "_made_in",
-            "_partitioner",
-        }
+        {"inbound_nodes", "_functions", "_added_losses", "_constructor_call", "_weights", "_noted", "_build_shapes"}
+        | {"_made_in", "_partitioner"}
     )
 
     def __init__(self, name: str | None, trainable: bool, dtype: PolicyLike) -> None:
@@ -107,6 +99,7 @@ class LayerState:
         self._path: str | None = None
         self._made_in = calling_layer()  # where a layer is made in a call, whose it is
         self._weights: list[Weight] = []
+        self._noted: list[tuple[int, Variable]] = []  # variables of attributes that are older than others of _weights
         self._weights_version = 0  # is counted up where weights are replaced
         self._functions: dict[Hashable, ArrayFunction] = {}
         self._partitioner = current_partitioner()  # cuts its weights into shards
@@ -178,6 +171,7 @@ class LayerState:
             raise ValueError(
                 f"Layer {self.name!r}: the initializer of weight {label!r} gave shape {weight.shape}, expected {sizes}."
             )
+        note_held(self._noted, self._weights, self._held_variables())
         self._weights.append(weight)
         return weight
 
@@ -237,6 +231,7 @@ class LayerState:
                 part = f"{name}/part_{number}"
                 own = part_of(first, held) if isinstance(held, Rows) else block_of(first, held)
                 shards.append(Weight(own, part, f"{self.path}/{part}", dtype, *settings))
+        note_held(self._noted, self._weights, self._held_variables())
         self._weights.extend(shards)
         return ShardedVariable.of(shards, layout, name, f"{self.path}/{name}")
 
@@ -289,15 +284,15 @@ class LayerState:
                 pending = [*(layer._sublayers() if recursive else []), *pending]
         return list(found.values())[0 if include_self else 1 :]
 
+    def _held_variables(self) -> list[Variable]:
+        return expanded(held_by_attributes(self, (Variable, ShardedVariable), type(self).untracked))
+
     def _own_variables(self) -> list[Variable]:
         """Return the variables of this layer itself, without those of layers inside it: those made trainable first.
 
         Freezing some changes no order, by which files and `set_weights` assign.
         """
-        found: dict[int, Variable] = {id(weight): weight for weight in self._weights}
-        for variable in expanded(held_by_attributes(self, (Variable, ShardedVariable), type(self).untracked)):
-            found.setdefault(id(variable), variable)
-        own = list(found.values())
+        own = in_order_of_creation(self._noted, self._weights, self._held_variables()).values()
         return [v for v in own if v.was_made_trainable] + [v for v in own if not v.was_made_trainable]
 
     @property

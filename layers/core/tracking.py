@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -56,3 +57,30 @@ def held_by_attributes(
             for item in held(value, kinds):
                 found.setdefault(id(item), item)
     return list(found.values())
+
+
+def note_held(noted: list[tuple[int, _Kind]], made: Sequence[_Kind], held: Sequence[_Kind]) -> None:
+    """Note the variables that attributes hold before the owner makes the next: behind how many of `made` they come."""
+    known = {id(variable) for variable in made} | {id(variable) for _, variable in noted}
+    noted.extend((len(made), variable) for variable in held if id(variable) not in known)
+
+
+def in_order_of_creation(
+    noted: Sequence[tuple[int, _Kind]], made: Sequence[_Kind], held: Sequence[_Kind]
+) -> dict[int, _Kind]:
+    """Return variables by their ids, in the order in which their owner got them, as Keras counts them in files.
+
+    Args:
+        noted: those that attributes held before others were made: see `note_held`.
+        made: those that the owner made, such as by `add_weight`.
+        held: those that attributes hold now.
+    """
+    found = {id(variable): variable for variable in made}
+    if noted:
+        still = {id(variable) for variable in held}
+        places = [(place, 0, variable) for place, variable in noted if id(variable) in still]
+        places += [(place, 1, variable) for place, variable in enumerate(made)]
+        found = {id(variable): variable for _, _, variable in sorted(places, key=itemgetter(0, 1))}
+    for variable in held:
+        found.setdefault(id(variable), variable)
+    return found

@@ -137,7 +137,7 @@ def test_paths_that_differ() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: tree.map_structure(len), TypeError, "at least one structure"),
+        (lambda: tree.map_structure(len), ValueError, "at least one structure"),
         (lambda: tree.map_structure(NO_FUNCTION, [1]), TypeError, "func must be callable, got 3"),
         (lambda: tree.traverse(NO_FUNCTION, [1]), TypeError, "func must be callable"),
         (lambda: tree.map_shape_structure(NO_FUNCTION, [1]), TypeError, "func must be callable"),

@@ -1,0 +1,88 @@
+"""The order of variables that attributes hold and of those that layers and metrics make: Keras's, which files have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import anabranch as ab
+from anabranch import layers, metrics
+
+
+class Mixed(layers.Layer):
+    """A layer whose attributes hold variables before, between and behind those that it makes."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.a = ab.Variable(1.0, name="a")
+        self.rest = [ab.Variable(2.0, name="b")]
+
+    def build(self, input_shape: Any) -> None:
+        self.add_weight(shape=(1,), name="c")
+        self.d = ab.Variable(3.0, name="d")
+        self.e = self.add_weight(shape=(1,), name="e")
+        self.rest.append(ab.Variable(4.0, name="f"))
+        self.g = self.add_weight(shape=(1,), name="g", trainable=False)
+        self.h = ab.Variable(5.0, name="h", trainable=False)
+        self.i = self.add_weight(shape=(1,), name="i", trainable=False)
+
+    def call(self, x: Any) -> Any:
+        return x * self.a
+
+
+def named(variables: list[ab.Variable]) -> str:
+    return "".join(variable.name for variable in variables)
+
+
+def test_a_layer_has_its_variables_in_the_order_in_which_it_got_them() -> None:
+    layer = Mixed()
+    layer.build((1, 1))
+    assert named(layer.weights) == "abcdefghi"
+    assert named(layer.trainable_weights) == "abcdef"
+    assert [np.size(value) for value in layer.get_weights()] == [1] * 9
+    layer.a = ab.Variable(6.0, name="z")  # another takes its place, as the one that came last
+    assert named(layer.weights) == "bcdefzghi"
+
+
+def test_files_have_them_in_this_order(tmp_path: Any) -> None:
+    model = ab.Sequential([ab.Input((1,)), Mixed()])
+    store: dict[str, Any] = {}
+    model.layers[0].save_own_variables(store)
+    assert [float(store[key].item()) for key in ("0", "1", "3", "5")] == [1.0, 2.0, 3.0, 4.0]
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    model.layers[0].a.assign(9.0)
+    model.load_weights(path)
+    assert float(model.layers[0].a) == 1.0
+
+
+def test_variables_come_before_those_of_layers_inside() -> None:
+    class Outer(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(1)
+            self.q = ab.Variable(1.0, name="q")
+
+        def build(self, input_shape: Any) -> None:
+            self.dense.build(input_shape)
+            self.z = self.add_weight(shape=(), name="z")
+
+    layer = Outer()
+    layer.build((1, 2))
+    assert [variable.name for variable in layer.weights] == ["q", "z", "kernel", "bias"]
+
+
+def test_a_metric_has_them_in_the_order_in_which_it_got_them() -> None:
+    class Counts(metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = metrics.Sum()
+            self.a = ab.Variable(1.0, name="a", trainable=False)
+            self.b = self.add_variable(shape=(), name="b")
+            self.c = ab.Variable(2.0, name="c", trainable=False)
+            self.d = self.add_variable(shape=(), name="d")
+
+    counts = Counts()
+    assert [variable.name for variable in counts.variables] == ["a", "b", "c", "d", "total"]
+    assert [float(value) for value in counts.stateless_reset_state()] == [0.0] * 5
