@@ -123,6 +123,7 @@ from .control_flow import switch_case as switch_case
 from .control_flow import vectorized_map as vectorized_map
 from .control_flow import while_loop as while_loop
 from .debugging import Assert as Assert
+from .dtypes import DType as DType
 from .dtypes import bfloat16 as bfloat16
 from .dtypes import bool as bool
 from .dtypes import complex as complex
@@ -304,6 +305,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for a public one
 
 __all__ = [
     "Assert",
+    "DType",
     "GradientTape",
     "IndexedSlices",
     "Tensor",

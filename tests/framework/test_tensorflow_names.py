@@ -620,3 +620,37 @@ def test_devices_by_kind() -> None:
     assert tf.config.list_physical_devices("GPU") == []
     (cpu,) = tf.config.list_physical_devices()
     assert (cpu.name, cpu.device_type) == ("/physical_device:CPU:0", "CPU")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "lowest", "largest", "kinds"),
+    [
+        (tf.float16, 2, -65504.0, 65504.0, ["floating"]),
+        (tf.bfloat16, 2, -3.3895313892515355e38, 3.3895313892515355e38, ["floating"]),
+        (tf.float32, 4, float(np.finfo("float32").min), float(np.finfo("float32").max), ["floating"]),
+        (tf.int8, 1, -128, 127, ["integer"]),
+        (tf.int32, 4, -(2**31), 2**31 - 1, ["integer"]),
+        (tf.uint64, 8, 0, 2**64 - 1, ["integer", "unsigned"]),
+    ],
+)
+def test_dtypes_have_the_attributes_of_tensorflows(
+    dtype: tf.DType, size: int, lowest: float, largest: float, kinds: list[str]
+) -> None:
+    assert (dtype.size, dtype.min, dtype.max) == (size, lowest, largest)
+    assert [
+        kind for kind in ("floating", "integer", "unsigned", "complex", "bool") if getattr(dtype, f"is_{kind}")
+    ] == kinds
+    assert dtype == dtype.name == np.dtype(dtype.as_numpy_dtype).name
+    assert np.isfinite(tf.fill([2], dtype.max).numpy().astype("float64")).all()
+
+
+def test_dtypes_without_order_have_no_limits() -> None:
+    assert (tf.bool.is_bool, tf.complex64.is_complex, tf.string.as_numpy_dtype, tf.string.size) == (
+        True,
+        True,
+        object,
+        0,
+    )
+    for dtype in (tf.bool, tf.complex64, tf.string):
+        with pytest.raises(TypeError, match=f"tf.{dtype}: there is no lowest and no largest number"):
+            _ = dtype.max
