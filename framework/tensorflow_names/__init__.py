@@ -15,10 +15,9 @@ Tensor([1.5, 4.5], dtype=float32)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...engine.autodiff import custom_gradient as custom_gradient
 from ...engine.common.dtypes import DTypeLike, as_dtype
@@ -36,7 +35,6 @@ from ...engine.objects.on_demand import no_attribute
 from ...engine.ops import constant as constant
 from ...engine.ops import is_tensor as is_tensor
 from ...engine.ops import print as print
-from ...engine.session.function import Function
 from ..training.gradient_tape import GradientTape as GradientTape
 from . import config as config
 from . import data as data
@@ -141,6 +139,7 @@ from .dtypes import uint8 as uint8
 from .dtypes import uint16 as uint16
 from .dtypes import uint32 as uint32
 from .dtypes import uint64 as uint64
+from .functions import function as function
 from .math import abs as abs
 from .math import acos as acos
 from .math import acosh as acosh
@@ -221,23 +220,6 @@ if TYPE_CHECKING:
 def device(device_name: str | DeviceFunction | None) -> AbstractContextManager[None]:
     """Ask for a device for what is made inside, as `anabranch.device` does."""
     return device_scope(device_name)
-
-
-class _Function(Function[object]):
-    """A function of a script for TensorFlow, which may be run in Python for debugging."""
-
-    def _called(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        if config.functions_run_eagerly() and executing_eagerly():
-            return self.python_function(*args, **kwargs)
-        return super()._called(args, kwargs)
-
-
-def function(func: Callable[..., object] | None = None, **options: object) -> Any:
-    """Compile a function as `anabranch.function` does, with or without TensorFlow's options, which do nothing here.
-
-    See `tf.config.run_functions_eagerly` for how to look at values in it.
-    """
-    return _Function if func is None else _Function(func)
 
 
 def _tensor_spec(shape: ShapeLike, dtype: DTypeLike = "float32", name: str | None = None) -> specs.TensorSpec:

@@ -1,5 +1,6 @@
 """`anabranch.tf`: loops, branches and Python functions with TensorFlow's arguments, eagerly, in graphs, and refused."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -225,3 +226,35 @@ def test_assertions_by_name() -> None:
     assert tf.nest.flatten([1, [2]]) == [1, 2]
     assert tf.queue.FIFOQueue is ab.queues.FIFOQueue
     np.testing.assert_array_equal(tf.ones_initializer()((2,)), [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("function", "numbers", "expected"),
+    [
+        (lambda x, n: tf.add_n([x for _ in range(n)]), (1, 3), [1.0, 3.0]),
+        (lambda x, n: x if n > 2 else 2 * x, (3, 2), [1.0, 2.0]),
+        (lambda x, n: tf.reduce_sum(tf.one_hot([1], n)) + x * [10.0, 20.0, 30.0][n - 2], (2, 3), [11.0, 21.0]),
+        (lambda x, n: x * math.sqrt(n), (4, 9.0), [2.0, 3.0]),
+    ],
+)
+def test_a_function_is_traced_for_each_number_at_which_it_looks(function: Any, numbers: Any, expected: Any) -> None:
+    compiled = tf.function(function)
+    assert [float(compiled(tf.constant(1.0), n)) for n in numbers] == expected
+    assert [float(compiled(x=tf.constant(1.0), n=n)) for n in numbers] == expected
+    counted = compiled.trace_count()
+    assert float(compiled(tf.constant(1.0), numbers[1])) == expected[1]
+    assert compiled.trace_count() == counted
+
+
+def test_one_trace_is_for_all_numbers_at_which_a_function_does_not_look() -> None:
+    compiled = tf.function(lambda x, n: x * n)
+    assert [float(compiled(tf.constant(2.0), n)) for n in (1, 2, 3)] == [2.0, 4.0, 6.0]
+    assert compiled.trace_count() == 1
+    assert compiled.latest_trace() is not None
+
+
+def test_a_function_that_looks_at_a_tensor_is_refused() -> None:
+    compiled = tf.function(lambda x, n: x if x > n else n)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="has no truth value"):
+            compiled(tf.constant(2.0), 1)
