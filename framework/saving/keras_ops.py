@@ -394,10 +394,6 @@ def apply_keras_op(
     function = function_of(class_name, module)
     if function is None:
         raise ValueError(f"The saved model contains the op {class_name!r}, which anabranch.ops does not have.")
-    if class_name == "LayerNorm":
-        settings = dict(settings)
-        if settings.pop("rms_scaling", False):
-            raise ValueError("The saved model contains a LayerNorm with rms_scaling=True, which is not there here.")
     if class_name == "Einsum":
         settings = dict(settings)
         args = (settings.pop("subscripts"), *args)

@@ -31,7 +31,6 @@ _OFF: dict[str, object] = {
     "renorm": False,
     "renorm_clipping": None,
     "renorm_momentum": 0.99,
-    "rms_scaling": False,
     "time_major": False,  # Keras 2, of recurrent layers
 }
 

@@ -338,3 +338,46 @@ def test_shared_axes_that_count_from_the_end(axes: list[int], shape: tuple[int, 
     assert again.layers[0].shared_axes == axes
     x = data(2, 3, 4, 5)
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+RMS_SCALING = "divides by the standard deviation, not by the root mean square"
+
+
+@pytest.mark.parametrize(("axis", "dtype"), [(-1, "float32"), ([1, 2], "float32"), (1, "float16")])
+def test_scaling_by_the_standard_deviation_alone_as_keras_has_it(axis: Any, dtype: str) -> None:
+    x = np.random.default_rng(0).normal(2.0, 3.0, (2, 3, 4)).astype(dtype)
+    with pytest.warns(UserWarning, match=RMS_SCALING):
+        layer = layers.LayerNormalization(axis, gamma_initializer="he_normal", rms_scaling=True, dtype=dtype)
+    found = layer(x)
+    assert layer.beta is None
+    assert layer.gamma is not None
+    axes = tuple(axis) if isinstance(axis, list) else axis
+    wide = x.astype("float64")
+    gamma = layer.gamma.numpy().astype("float64").reshape([-1, 1] if axis == 1 else layer.gamma.shape)
+    expected = wide / np.sqrt(wide.var(axes, keepdims=True) + 1e-3) * gamma
+    assert found.dtype == dtype
+    np.testing.assert_allclose(np.asarray(found, "float64"), expected, rtol=2e-3 if dtype == "float16" else 1e-5)
+    with pytest.warns(UserWarning, match=RMS_SCALING):
+        again = ab.ops.layer_normalization(x, layer.gamma, np.ones_like(layer.gamma), axis, 1e-3, rms_scaling=True)
+    np.testing.assert_allclose(np.asarray(again, "float64"), np.asarray(found, "float64"), rtol=1e-6)
+
+
+def test_a_model_that_scales_by_the_standard_deviation_is_saved(tmp_path: Any) -> None:
+    inputs = ab.Input((4,))
+    with pytest.warns(UserWarning, match=RMS_SCALING):
+        scaled = ab.ops.layer_normalization(inputs * 2.0, rms_scaling=True)
+    with pytest.warns(UserWarning, match=RMS_SCALING):
+        layer = layers.LayerNormalization(scale=False, rms_scaling=True)
+    model = ab.Model(inputs, layer(scaled))
+    model.save(tmp_path / "model.keras")
+    with pytest.warns(UserWarning, match=RMS_SCALING):
+        again = ab.models.load_model(tmp_path / "model.keras")
+    x = np.random.default_rng(0).normal(size=(2, 4)).astype("float32")
+    np.testing.assert_array_equal(np.asarray(again(x)), np.asarray(model(x)))
+    assert again.layers[-1].rms_scaling
+    assert len(again.weights) == 1
+
+
+def test_layer_normalization_is_not_warned_of_when_nothing_is_asked_for() -> None:
+    assert not layers.LayerNormalization(rms_scaling=False).rms_scaling
+    assert layers.LayerNormalization().get_config()["rms_scaling"] is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
+from ...graph.provenance import user_stacklevel
 from ...graph.spec import shape_text
 from ..arrays.axes import flip
 from ..arrays.shaping import dim, reshape
@@ -371,12 +373,19 @@ def batch_normalization(
     return tensor * factor + shift
 
 
+NO_RMS = (
+    "rms_scaling=True is deprecated: it divides by the standard deviation, not by the root mean square, and adds no "
+    "beta. Use RMSNormalization (ops.rms_normalization) for the root mean square."
+)
+
+
 def layer_normalization(
     x: TensorLike,
     gamma: TensorLike | None = None,
     beta: TensorLike | None = None,
     axis: AxisLike = -1,
     epsilon: float | None = None,
+    rms_scaling: bool = False,
 ) -> Tensor:
     """Return `x` with mean 0 and variance 1 over `axis`, times `gamma`, plus `beta` (Ba, Kiros and Hinton, 2016).
 
@@ -384,15 +393,19 @@ def layer_normalization(
 
     Args:
         gamma, beta: of the sizes of `x` along `axis`, or of a shape that broadcasts with `x`; or None.
+        rms_scaling: divide `x` by its standard deviation, and subtract and add nothing. Deprecated, with a warning, as
+            in Keras: it is not the normalisation by the root mean square, which `rms_normalization` is.
     """
+    if rms_scaling:
+        warnings.warn(NO_RMS, stacklevel=user_stacklevel())
     tensor = as_floating(x)
     wide = widened(tensor)
     deviation = wide - mean(wide, axis, keepdims=True)
     variance = mean(deviation * deviation, axis, keepdims=True)
-    result = deviation * rsqrt(variance + (EPSILON if epsilon is None else epsilon))
+    result = (wide if rms_scaling else deviation) * rsqrt(variance + (EPSILON if epsilon is None else epsilon))
     if gamma is not None:
         result = result * _along_axes(gamma, result, axis)
-    if beta is not None:
+    if beta is not None and not rms_scaling:
         result = result + _along_axes(beta, result, axis)
     return cast(result, tensor.dtype)
 
