@@ -166,3 +166,23 @@ def test_squeeze_leaves_the_batch() -> None:
 def test_ldexp_has_the_dtype_of_the_numbers(dtype: str, exponents: str) -> None:
     found = ops.ldexp(ops.cast([0.75, 1.5], dtype), ops.cast([1, 2], exponents))
     assert (found.dtype, ops.cast(found, "float32").tolist()) == (dtype, [1.5, 6.0])
+
+
+@pytest.mark.parametrize("k", [-2, 0, 1])
+@pytest.mark.parametrize("name", ["tril", "triu"])
+def test_the_diagonal_of_a_triangle_may_be_a_tensor(name: str, k: int) -> None:
+    matrices = np.arange(24.0, dtype="float32").reshape(2, 3, 4)
+    matrices[:, :, 3] = np.inf  # which zeros replace
+    op, expected = getattr(ab.ops, name), getattr(np, name)(matrices, k)
+    np.testing.assert_array_equal(op(matrices, ab.ops.array(k)), expected)
+    compiled = ab.function(op)
+    np.testing.assert_array_equal(compiled(matrices, ab.ops.array(k)), expected)
+    assert compiled(np.ones((3, 3), "int8"), np.int64(k)).dtype == "int8"
+    flags = compiled(matrices > 3, np.int64(k))
+    np.testing.assert_array_equal(flags, getattr(np, name)(matrices > 3, k))
+
+
+@pytest.mark.parametrize("op", [ab.ops.diag, ab.ops.diagflat])
+def test_a_diagonal_that_is_known_when_the_graph_runs_is_refused(op: Any) -> None:
+    with pytest.raises(TypeError, match="k must be an integer; got"):
+        ab.function(op)(np.ones(3), np.int32(1))

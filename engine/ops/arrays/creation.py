@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.axes import axis_number
 from ...common.dtypes import DType, DTypeLike, as_dtype
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, axes_from_front
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol, Tensor
 from .. import row_rules
 from ..base import TensorLike, apply, cast, convert_to_tensor, is_source, make_constant, normalize_axis, promote
 from ..run_time_shapes import ZerosOfShape, broadcast_like, runtime_shape, sum_like
@@ -344,13 +345,24 @@ class Triangle(Op):
 
 
 def tril(x: TensorLike, k: int = 0) -> Tensor:
-    """Return the matrices `x` (its last two axes) with zeros above diagonal `k`."""
-    return apply(Triangle(k, upper=False), convert_to_tensor(x))
+    """Return the matrices `x` (its last two axes) with zeros above diagonal `k`, which may be a tensor."""
+    return _triangle(x, k, upper=False)
 
 
 def triu(x: TensorLike, k: int = 0) -> Tensor:
-    """Return the matrices `x` (its last two axes) with zeros below diagonal `k`."""
-    return apply(Triangle(k, upper=True), convert_to_tensor(x))
+    """Return the matrices `x` (its last two axes) with zeros below diagonal `k`, which may be a tensor."""
+    return _triangle(x, k, upper=True)
+
+
+def _triangle(x: TensorLike, k: Any, upper: bool) -> Tensor:
+    tensor = convert_to_tensor(x)
+    if not isinstance(k, Symbol):
+        return apply(Triangle(axis_number(k, "k"), upper), tensor)
+    from ..math.comparison import where
+
+    Triangle(0, upper).infer(tensor.spec)  # has matrices alone
+    distance = arange(dim(tensor, -1)) - expand_dims(arange(dim(tensor, -2)), 1)
+    return where(distance >= k if upper else distance <= k, tensor, zeros((), tensor.dtype))
 
 
 # --- diagonals ------------------------------------------------------------------------------------------------------
@@ -520,7 +532,7 @@ def diag(x: TensorLike, k: int = 0) -> Tensor:
     tensor = convert_to_tensor(x)
     if tensor.ndim not in (1, 2):
         raise ValueError(f"diag needs a vector or a matrix; got {tensor!r}. For batches there is ops.diagonal.")
-    return apply(Diag(k), tensor) if tensor.ndim == 1 else diagonal(tensor, k)
+    return apply(Diag(axis_number(k, "k")), tensor) if tensor.ndim == 1 else diagonal(tensor, k)
 
 
 def meshgrid(*x: TensorLike, indexing: str = "xy") -> list[Tensor]:

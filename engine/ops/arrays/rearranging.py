@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.axes import axis_number
 from ...common.dtypes import DTypeLike
 from ...common.nest import is_integer
 from ..base import Tensor, TensorLike, apply, as_array, convert_to_tensor, dtype_of, normalize_axis
@@ -125,7 +126,7 @@ def diagflat(x: TensorLike, k: int = 0) -> Tensor:
     Tensor([[1, 0],
             [0, 2]], dtype=int32)
     """
-    return apply(Diag(k), ravel(convert_to_tensor(x)))
+    return apply(Diag(axis_number(k, "k")), ravel(convert_to_tensor(x)))
 
 
 def get_item(x: TensorLike, key: Any) -> Tensor:
