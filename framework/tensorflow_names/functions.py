@@ -36,8 +36,10 @@ class Function(CompiledFunction[object]):
         if self._with_numbers is None:
             try:
                 return super()._called(args, kwargs)
-            except NoValueError:
-                if not any(map(_is_number, flatten((args, kwargs)))):
+            except (TypeError, ValueError) as error:
+                # Other errors than NoValueError may be those of a run, which is not to be repeated.
+                is_known = not isinstance(error, NoValueError) and super().trace_count() > 0
+                if is_known or not any(map(_is_number, flatten((args, kwargs)))):
                     raise
         function = self._with_numbers or CompiledFunction(self._call_on_numbers, self.relax_shapes)
         args, kwargs = _replaced((args, kwargs), lambda x: _Number(type(x), x) if _is_number(x) else x)

@@ -234,13 +234,14 @@ def test_assertions_by_name() -> None:
         (lambda x, n: tf.add_n([x for _ in range(n)]), (1, 3), [1.0, 3.0]),
         (lambda x, n: x if n > 2 else 2 * x, (3, 2), [1.0, 2.0]),
         (lambda x, n: tf.reduce_sum(tf.one_hot([1], n)) + x * [10.0, 20.0, 30.0][n - 2], (2, 3), [11.0, 21.0]),
+        (lambda x, axis: tf.reduce_sum(ab.ops.sort(x * [[3.0], [5.0]], axis)[0]), (0, 1), [3.0, 3.0]),
         (lambda x, n: x * math.sqrt(n), (4, 9.0), [2.0, 3.0]),
     ],
 )
 def test_a_function_is_traced_for_each_number_at_which_it_looks(function: Any, numbers: Any, expected: Any) -> None:
-    compiled = tf.function(function)
+    compiled, name = tf.function(function), function.__code__.co_varnames[1]
     assert [float(compiled(tf.constant(1.0), n)) for n in numbers] == expected
-    assert [float(compiled(x=tf.constant(1.0), n=n)) for n in numbers] == expected
+    assert [float(compiled(tf.constant(1.0), **{name: n})) for n in numbers] == expected
     counted = compiled.trace_count()
     assert float(compiled(tf.constant(1.0), numbers[1])) == expected[1]
     assert compiled.trace_count() == counted
