@@ -81,7 +81,6 @@ EXAMPLES: list[tuple[str, str]] = [
     ("{}()", "tf: executing_eagerly"),
     ("with {}('cpu:0'):\n    total = ab.tf.add(1.0, 2.0)\ntotal", "tf: device"),
     ("with {}():\n    total = ab.tf.add(1.0, 2.0)\ntotal", "tf: init_scope"),
-    ("square = {}(lambda x: x * x)\nsquare(3.0)", "tf: function"),
     (
         "def slope(x):\n    return {}(x * x, [x])[0]\nab.tf.function(slope)(3.0)",
         "tf: gradients",

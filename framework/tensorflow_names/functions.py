@@ -38,34 +38,31 @@ class Function(CompiledFunction[object]):
                 return super()._called(args, kwargs)
             except (TypeError, ValueError) as error:
                 # Other errors than NoValueError may be those of a run, which is not to be repeated.
-                is_known = not isinstance(error, NoValueError) and super().trace_count() > 0
-                if is_known or not any(map(_is_number, flatten((args, kwargs)))):
+                is_known = not isinstance(error, NoValueError) and self.trace_count() > 0
+                if is_known or not any(isinstance(_as_part(leaf), _Number) for leaf in flatten((args, kwargs))):
                     raise
         function = self._with_numbers or CompiledFunction(self._call_on_numbers, self.relax_shapes)
-        args, kwargs = _replaced((args, kwargs), lambda x: _Number(type(x), x) if _is_number(x) else x)
+        function._traces, function._name = self._traces, self._name  # which are looked at, and counted, here
+        args, kwargs = _replaced(args, kwargs, _as_part)
         result = function(*args, **kwargs)
         self._with_numbers = function
         return result
 
     def _call_on_numbers(self, *args: object, **kwargs: object) -> object:
-        args, kwargs = _replaced((args, kwargs), lambda x: x.value if isinstance(x, _Number) else x)
+        args, kwargs = _replaced(args, kwargs, lambda leaf: leaf.value if isinstance(leaf, _Number) else leaf)
         return self.python_function(*args, **kwargs)
 
-    def trace_count(self) -> int:
-        """Return the number of graphs that were traced so far."""
-        return super().trace_count() + (self._with_numbers.trace_count() if self._with_numbers else 0)
 
-    def latest_trace(self) -> Any:
-        """Return the fetches and the feeds of the graph that was traced last; None before the first call."""
-        return self._with_numbers.latest_trace() if self._with_numbers else super().latest_trace()
+def _as_part(leaf: object) -> object:
+    """Return a Python number as a part of the trace, and anything else as it is."""
+    is_number = isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool)
+    return _Number(type(leaf), leaf) if is_number else leaf
 
 
-def _is_number(leaf: object) -> bool:
-    return isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool)
-
-
-def _replaced(arguments: Any, change: Callable[[Any], object]) -> Any:
-    return pack_as(arguments, [change(leaf) for leaf in flatten(arguments)])
+def _replaced(
+    args: tuple[object, ...], kwargs: dict[str, object], change: Callable[[object], object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    return pack_as((args, kwargs), [change(leaf) for leaf in flatten((args, kwargs))])
 
 
 def function(func: Callable[..., object] | None = None, **options: object) -> Any:
