@@ -15,6 +15,7 @@ from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.arguments import check_numbers, refused
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
 from ...engine.ops.base import TensorLike
+from ...engine.ops.neural.nn import NO_RMS
 from ...engine.ops.replicas import is_replicated, sum_over_replicas
 from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
@@ -71,11 +72,7 @@ class LayerNormalization(Layer):
         if not isinstance(rms_scaling, bool):
             raise refused("LayerNormalization", "rms_scaling", rms_scaling, "True or False")
         if rms_scaling:
-            warnings.warn(
-                f"Layer {self.name!r}: LayerNormalization(rms_scaling=True) divides by the root of the variance, not "
-                "the root mean square. Use RMSNormalization, unless weights of an old model are to be read.",
-                stacklevel=user_stacklevel(),
-            )
+            warnings.warn(f"Layer {self.name!r} (LayerNormalization): {NO_RMS}", stacklevel=user_stacklevel())
         self.rms_scaling = rms_scaling
         self.axis = given_axes(type(self).__name__, axis)
         check_numbers(type(self).__name__, epsilon=epsilon)

@@ -381,5 +381,5 @@ def test_a_model_that_scales_by_the_standard_deviation_is_saved(tmp_path: Any) -
 def test_layer_normalization_is_not_warned_of_when_nothing_is_asked_for() -> None:
     assert not layers.LayerNormalization(rms_scaling=False).rms_scaling
     assert layers.LayerNormalization().get_config()["rms_scaling"] is False
-    with pytest.raises(TypeError, match="rms_scaling must be True or False; got 'x'"):
+    with pytest.raises(ValueError, match="rms_scaling must be True or False; got 'x'"):
         layers.LayerNormalization(rms_scaling="x")  # pyright: ignore[reportArgumentType]
