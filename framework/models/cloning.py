@@ -14,8 +14,9 @@ from ...layers.core.input_layer import Input, InputLayer
 from ...layers.core.layer import Layer
 from ..metrics.base import Metric
 from ..tree import assert_same_structure
+from .constructors import has_own_constructor
 from .layer_graph import LayerGraph, history
-from .model import Functional, Model, has_own_constructor
+from .model import Functional, Model
 from .raw_ops import RawOp
 from .sequential import Sequential
 

@@ -19,6 +19,7 @@ from ..saving.checkpointing import stateful_parts
 from ..saving.nested_state import NestedState
 from ..training.limits import show
 from ..training.trainer import Trainer
+from .constructors import has_own_constructor, note_constructor
 from .functional_call import inputs_and_outputs, is_functional_call
 from .layer_graph import LayerGraph, layer_graph_between
 from .seen_inputs import note_dtypes, note_inputs
@@ -78,8 +79,9 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
     untracked = (
         Layer.untracked
         | {"_known_graph", "_steps", "_trained_variables", "_latest", "_found_metrics", "_read_logs_program"}
-        | {"optimizer", "_trained_states", "_seen_dtypes", "_kept_steps"}
+        | {"optimizer", "_trained_states", "_seen_dtypes", "_kept_steps", "_held_first"}
     )
+    _held_first: Sequence[Layer] = ()  # the layers that were attributes before inputs and outputs were given
     _seen_dtypes: Mapping[str, Any] | None = None  # of the first call, beside `_build_shapes`
     _exports_what_was_seen: ClassVar[bool] = True  # the first call has the sizes of inputs, but for that of the batch
 
@@ -126,6 +128,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         self._init_trainer()
         self._known_graph: LayerGraph | None = None
         if functional:
+            self._held_first = held_by_attributes(self, Layer, type(self).untracked)
             self._known_graph = layer_graph_between(inputs, outputs, self.name)
             self.autocast = False  # each layer casts its own inputs and weights
             self.built = True
@@ -195,6 +198,10 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         graph = self._layer_graph
         own = [] if graph is None else graph.layers
         return [*own, *[layer for layer in found if layer not in own]]
+
+    def _layers_by_age(self) -> list[Any]:
+        places = {id(layer): place for place, layer in enumerate(self._held_first)}
+        return sorted(self._sublayers(), key=lambda layer: places.get(id(layer), len(places)))
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> LayerOfSomeClass:
         """Return the layer called `name`, or number `index` of `layers`.
@@ -581,19 +588,8 @@ class Functional(Model):
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
 
 
-_constructors: list[object] = [Model.__init__, Functional.__init__]
-
-
-def note_constructor(cls: type[Model]) -> None:
-    """Note that models of a class are made as those of the package are."""
-    _constructors.append(cls.__init__)
-
-
-def has_own_constructor(cls: type) -> bool:
-    """Test whether a subclass has a constructor of its own, so that it can't be made as models of its base are."""
-    return cls.__init__ not in _constructors
-
-
+note_constructor(Model)
+note_constructor(Functional)
 register_builtins("keras", {"Model": Model})
 # Keras 3 writes the first of these modules, and Keras up to 2.15 the second.
 register_builtins("keras.src.models.functional", {"Functional": Functional})

@@ -19,8 +19,9 @@ from ...layers.core.calling import TensorOrTensors, tensors_in
 from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
 from ...layers.core.tracking import held_by_attributes
+from .constructors import note_constructor
 from .layer_graph import LayerGraph, history
-from .model import Model, note_constructor
+from .model import Model
 
 if TYPE_CHECKING:
     from ..structures import LayerOfSomeClass, Masks

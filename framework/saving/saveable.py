@@ -73,7 +73,8 @@ def _unnoticed() -> Generator[None]:
 
 def _is_container(layer: Layer) -> bool:
     """Test whether a model is nothing but its layers."""
-    from ..models.model import Functional, has_own_constructor
+    from ..models.constructors import has_own_constructor
+    from ..models.model import Functional
     from ..models.sequential import Sequential
 
     return isinstance(layer, (Functional, Sequential)) and not has_own_constructor(type(layer))

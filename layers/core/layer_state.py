@@ -273,6 +273,10 @@ class LayerState:
         """Return the layers that are attributes of this one, also inside lists, tuples and dicts."""
         return [layer for layer in held_by_attributes(self, LayerState, type(self).untracked) if layer is not self]
 
+    def _layers_by_age(self) -> list[Any]:
+        """Return them in the order in which this one got them, which is that of their weights."""
+        return self._sublayers()
+
     def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
         """Return this layer and all inside it, each once, outer before inner."""
         found: dict[int, LayerState] = {id(self): self}
@@ -299,7 +303,7 @@ class LayerState:
     def weights(self) -> list[Variable]:
         """All variables: of each layer those made trainable, then the others, then those of the layers inside it."""
         found = {id(v): v for v in self._own_variables()}
-        for layer in self._sublayers():
+        for layer in self._layers_by_age():
             for variable in layer.weights:
                 found.setdefault(id(variable), variable)
         return list(found.values())
@@ -314,7 +318,7 @@ class LayerState:
         if not self.trainable:
             return []
         found = {id(v): v for v in self._own_variables() if v.trainable}
-        for layer in self._sublayers():
+        for layer in self._layers_by_age():
             for variable in layer.trainable_weights:
                 found.setdefault(id(variable), variable)
         return list(found.values())

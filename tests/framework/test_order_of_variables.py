@@ -86,3 +86,35 @@ def test_a_metric_has_them_in_the_order_in_which_it_got_them() -> None:
     counts = Counts()
     assert [variable.name for variable in counts.variables] == ["a", "b", "c", "d", "total"]
     assert [float(value) for value in counts.stateless_reset_state()] == [0.0] * 5
+
+
+class TwoTowers(ab.Model):
+    """A functional model whose constructor keeps some layers as attributes before it gives inputs and outputs."""
+
+    def __init__(self) -> None:
+        left, right = ab.Input((2,), name="left"), ab.Input((2,), name="right")
+        self.body = [ab.layers.Dense(2, name="left_body"), ab.layers.Dense(2, name="left_head")]
+        self.right_body = ab.layers.Dense(2, name="right_body")
+        between = ab.layers.Dense(2, name="between")
+        y = self.body[1](between(self.body[0](left)))
+        super().__init__([left, right], ab.layers.Dense(1, name="last")(y + self.right_body(right)))
+        self.beside = ab.layers.Dense(1, name="beside")
+        self.beside.build((None, 2))
+
+
+def test_layers_that_were_attributes_first_have_keras_places_among_weights() -> None:
+    model = TwoTowers()
+    order = ["left_body", "left_head", "right_body", "between", "last", "beside"]  # as Keras 3.15 gives it
+    for weights in (model.weights, model.trainable_weights):
+        assert [weight.path.split("/")[0] for weight in weights] == [name for name in order for _ in "kb"]
+    plain = ab.Model(model.inputs, model.outputs)
+    assert [weight.path.split("/")[0] for weight in plain.weights][::2] == [
+        "left_body",
+        "between",
+        "left_head",
+        "right_body",
+        "last",
+    ]
+    computed = ["left", "left_body", "between", "right", "left_head", "right_body", "last"]
+    assert [layer.name for layer in plain.layers] == computed
+    assert [layer.name for layer in model.layers] == [*computed, "beside"]
