@@ -1,4 +1,4 @@
-"""Which models are made as those of the package are: of inputs and outputs, or of a list of layers."""
+"""Note which models are made as those of the package are: of inputs and outputs, or of a list of layers."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         own = [] if graph is None else graph.layers
         return [*own, *[layer for layer in found if layer not in own]]
 
-    def _layers_by_age(self) -> list[Any]:
+    def _layers_by_age(self) -> Sequence[Layer]:
         places = {id(layer): place for place, layer in enumerate(self._held_first)}
         return sorted(self._sublayers(), key=lambda layer: places.get(id(layer), len(places)))
 

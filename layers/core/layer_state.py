@@ -273,7 +273,7 @@ class LayerState:
         """Return the layers that are attributes of this one, also inside lists, tuples and dicts."""
         return [layer for layer in held_by_attributes(self, LayerState, type(self).untracked) if layer is not self]
 
-    def _layers_by_age(self) -> list[Any]:
+    def _layers_by_age(self) -> Sequence[LayerState]:
         """Return them in the order in which this one got them, which is that of their weights."""
         return self._sublayers()
 
