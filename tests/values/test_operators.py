@@ -345,3 +345,14 @@ def test_checks_of_numbers_and_indices_see_ops_on_values() -> None:
         k.ops.one_hot([0, 3], 3)
     same(k.ops.log(x), [0.0, -np.inf])
     same(k.ops.one_hot([0, 3], 3), [[1, 0, 0], [0, 0, 0]])
+
+
+def test_a_list_with_slices_indexes_as_a_tuple() -> None:
+    x = np.arange(24.0, dtype="float32").reshape(2, 3, 4)
+    tensor = k.ops.convert_to_tensor(x)
+    for key in ([slice(None), None, slice(1, None)], [..., 0], [None, 1]):
+        same(tensor[key], x[tuple(key)])
+        same(k.function(lambda given, key=key: given[key])(x), x[tuple(key)])
+    same(tensor[[1, 0]], x[[1, 0]])
+    with pytest.raises(IndexError, match="Too many indices"):
+        tensor[[slice(None)] * 4]

@@ -567,6 +567,7 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
         x: a tensor.
         key: integers, slices, ``...``, None (a new axis), integer or bool tensors and arrays, or a tuple of these.
             Bounds of slices and integers may be scalar tensors. Bool masks give a result of unknown size.
+            A list that holds a slice, ``...`` or None is read as a tuple, as TensorFlow does.
 
     Raises:
         IndexError: too many indices, or one that is known to be out of range. What is not known is checked by the run.
@@ -578,6 +579,8 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     Tensor([6, 5, 4], dtype=int32)
     """
     tensor = convert_to_tensor(x)
+    if isinstance(key, list) and any(item is None or item is ... or isinstance(item, slice) for item in key):
+        key = tuple(key)
     parsed, indices = _parse_key(key)
     items = _tidy(parsed, _specs(indices), _tensor_spec(tensor))
     return _get(tensor, items, indices) if items else unchanged(tensor)
