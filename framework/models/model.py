@@ -200,6 +200,8 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         return [*own, *[layer for layer in found if layer not in own]]
 
     def _layers_by_age(self) -> Sequence[Layer]:
+        if not self._held_first:
+            return self._sublayers()
         places = {id(layer): place for place, layer in enumerate(self._held_first)}
         return sorted(self._sublayers(), key=lambda layer: places.get(id(layer), len(places)))
 
