@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from types import EllipsisType
+from types import EllipsisType, NoneType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -579,8 +579,10 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     Tensor([6, 5, 4], dtype=int32)
     """
     tensor = convert_to_tensor(x)
-    if isinstance(key, list) and any(item is None or item is ... or isinstance(item, slice) for item in key):
-        key = tuple(key)
+    if isinstance(key, list):
+        entries: list[object] = key
+        if any(isinstance(entry, (slice, NoneType, EllipsisType)) for entry in entries):
+            key = tuple(entries)
     parsed, indices = _parse_key(key)
     items = _tidy(parsed, _specs(indices), _tensor_spec(tensor))
     return _get(tensor, items, indices) if items else unchanged(tensor)
