@@ -81,7 +81,7 @@ def _float_size(size: Size) -> tuple[Tensor, Tensor]:
     return ops.cast(height, "float32"), ops.cast(width, "float32")
 
 
-def _columns(pairs: TensorLike) -> tuple[Tensor, Tensor]:
+def columns(pairs: TensorLike) -> tuple[Tensor, Tensor]:
     """Return the two columns of ``[batch, 2]`` as float32."""
     both = ops.cast(ops.convert_to_tensor(pairs), "float32")
     return both[:, 0], both[:, 1]
@@ -241,7 +241,7 @@ class RandomTranslation(RandomWarp):
         return {"translations": ops.stack([right, down], axis=1)}
 
     def matrix(self, transformation: Transformation, size: Size) -> Tensor:
-        right, down = _columns(transformation["translations"])
+        right, down = columns(transformation["translations"])
         zeros, ones = ops.zeros_like(down), ops.ones_like(down)
         return _matrix(ones, zeros, -right, zeros, ones, -down)
 

@@ -46,7 +46,7 @@ class MixUp(_Mixing):
             the middle.
         data_format: "channels_last" or "channels_first".
         seed: an integer, so that a new process draws the same.
-        bounding_box_format: see `ImageLayer`. Entries of the other image are put behind those of each.
+        bounding_box_format: see `ImageLayer`. Boxes of the other image are put behind those of each.
 
     Labels are one-hot, or probabilities: ``{"images": ..., "labels": ...}``, ``(batch, classes)``.
 

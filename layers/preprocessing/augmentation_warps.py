@@ -12,7 +12,7 @@ from ...engine.ops.random import samplers as random
 from ...engine.ops.random.keys import take_key
 from ...engine.ops.signal.warping import homography
 from ..core.layer_config import config_from_signature
-from .augmentation import RandomWarp
+from .augmentation import RandomWarp, columns
 from .box_formats import Size, warped_sides
 from .image_layer import (
     RandomImageLayer,
@@ -85,8 +85,7 @@ class RandomShear(RandomWarp):
         return {"shear_factor": ops.stack([across, down], axis=1)}
 
     def matrix(self, transformation: Transformation, size: Size) -> Tensor:
-        factors = ops.cast(ops.convert_to_tensor(transformation["shear_factor"]), "float32")
-        return shear_matrix(factors[:, 0], factors[:, 1])
+        return shear_matrix(*columns(transformation["shear_factor"]))
 
 
 def shear_matrix(across: Tensor, down: Tensor) -> Tensor:

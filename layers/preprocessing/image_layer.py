@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 Transformation = dict[str, Any]
-"""How a batch of images is transformed: what was drawn, under Keras's names, and "input_shape", the images' shape."""
+"""The random values of one transformation, by Keras's names, and "input_shape", the shape of the batch of images."""
 
 Seed: TypeAlias = "random.SeedGenerator | TensorLike | None"
-"""What random numbers are drawn by: a generator, or a key; None for the global generator."""
+"""The source of random numbers: a generator, or a key; None for the global generator."""
 
 _Made = TypeVar("_Made")
 
@@ -126,8 +126,8 @@ class ImageLayer(Layer):
             seed: a `SeedGenerator` or an integer, in place of the layer's own generator.
 
         Returns:
-            What the other steps take: for each kind of layer what it draws, and "input_shape", the shape of the batch.
-            None where images stay as they are.
+            The random values that the other steps take, by name, and "input_shape", the shape of the batch; None where
+            images stay as they are.
         """
         if not self.is_active(training):
             return None
