@@ -13,7 +13,7 @@ from ...engine.graph import Graph, flatten
 from ...engine.objects.registry import custom_object_scope, register_builtins
 from ...layers.core.calling import defines_forward, shapes_of
 from ...layers.core.layer import Layer
-from ...layers.core.tracking import held_by_attributes
+from ...layers.core.tracking import held_by_age
 from ..saving import own_classes  # noqa: F401 - it announces classes
 from ..saving.checkpointing import stateful_parts
 from ..saving.nested_state import NestedState
@@ -128,7 +128,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         self._init_trainer()
         self._known_graph: LayerGraph | None = None
         if functional:
-            self._held_first = held_by_attributes(self, Layer, type(self).untracked)
+            self._held_first = held_by_age(self, Layer, type(self).untracked)
             self._known_graph = layer_graph_between(inputs, outputs, self.name)
             self.autocast = False  # each layer casts its own inputs and weights
             self.built = True
@@ -191,19 +191,17 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
     @reserved_property
     def layers(self) -> list[LayerOfSomeClass]:
         """The layers directly inside, in the order in which they compute (functional) or were made attributes."""
-        return self._sublayers()
+        return self._sublayers(by_age=True)
 
-    def _sublayers(self) -> list[Any]:
-        found = [layer for layer in held_by_attributes(self, Layer, type(self).untracked) if layer is not self]
+    def _sublayers(self, by_age: bool = False) -> list[Any]:
         graph = self._layer_graph
         own = [] if graph is None else graph.layers
-        return [*own, *[layer for layer in found if layer not in own]]
+        return [*own, *[layer for layer in super()._sublayers(by_age) if layer not in own]]
 
     def _layers_by_age(self) -> Sequence[Layer]:
-        if not self._held_first:
-            return self._sublayers()
+        found = self._sublayers(by_age=True)
         places = {id(layer): place for place, layer in enumerate(self._held_first)}
-        return sorted(self._sublayers(), key=lambda layer: places.get(id(layer), len(places)))
+        return sorted(found, key=lambda layer: places.get(id(layer), len(places))) if places else found
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> LayerOfSomeClass:
         """Return the layer called `name`, or number `index` of `layers`.

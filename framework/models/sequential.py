@@ -18,7 +18,6 @@ from ...engine.objects.registry import (
 from ...layers.core.calling import TensorOrTensors, tensors_in
 from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
-from ...layers.core.tracking import held_by_attributes
 from .constructors import note_constructor
 from .layer_graph import LayerGraph, history
 from .model import Model
@@ -220,8 +219,8 @@ class Sequential(Model):
         """The layers, without the input."""
         return list(self._stack)
 
-    def _sublayers(self) -> list[Any]:
-        held = held_by_attributes(self, Layer, type(self).untracked)
+    def _sublayers(self, by_age: bool = False) -> list[Any]:
+        held = Layer._sublayers(self, by_age)
         return [*self._stack, *[layer for layer in held if layer not in self._stack]]
 
     @replaceable_property

@@ -45,7 +45,7 @@ from ..recurrent.step_sums import collects, sum_over_steps
 from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_losses_exist
 from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node
-from .tracking import held_by_attributes, in_order_of_creation, note_held
+from .tracking import Dated, held_by_age, held_by_attributes, in_order_of_creation, note_held
 from .weight import Weight, WeightSpec
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def replacements() -> int:
     return _replacements
 
 
-class LayerState:
+class LayerState(Dated):
     """The holding half of `Layer`; see there."""
 
     autocast: bool = True
@@ -80,7 +80,7 @@ class LayerState:
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
         {"inbound_nodes", "_functions", "_added_losses", "_constructor_call", "_weights", "_noted", "_build_shapes"}
-        | {"_made_in", "_partitioner"}
+        | {"_made_in", "_partitioner", "_first_held"}
     )
 
     def __init__(self, name: str | None, trainable: bool, dtype: PolicyLike) -> None:
@@ -269,23 +269,24 @@ class LayerState:
 
     # --- weights --------------------------------------------------------------------------------------------
 
-    def _sublayers(self) -> list[Any]:
-        """Return the layers that are attributes of this one, also inside lists, tuples and dicts."""
-        return [layer for layer in held_by_attributes(self, LayerState, type(self).untracked) if layer is not self]
+    def _sublayers(self, by_age: bool = False) -> list[Any]:
+        """Return the layers of attributes, lists, tuples and dicts: attribute by attribute, or as this one got them."""
+        found = (held_by_age if by_age else held_by_attributes)(self, LayerState, type(self).untracked)
+        return [layer for layer in found if layer is not self]
 
     def _layers_by_age(self) -> Sequence[LayerState]:
-        """Return them in the order in which this one got them, which is that of their weights."""
-        return self._sublayers()
+        """Return them in the order of their weights."""
+        return self._sublayers(by_age=True)
 
     def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
         """Return this layer and all inside it, each once, outer before inner."""
         found: dict[int, LayerState] = {id(self): self}
-        pending = self._sublayers()
+        pending = self._sublayers(by_age=True)
         while pending:
             layer = pending.pop(0)
             if id(layer) not in found:
                 found[id(layer)] = layer
-                pending = [*(layer._sublayers() if recursive else []), *pending]
+                pending = [*(layer._sublayers(by_age=True) if recursive else []), *pending]
         return list(found.values())[0 if include_self else 1 :]
 
     def _held_variables(self) -> list[Variable]:

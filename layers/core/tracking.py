@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from operator import itemgetter
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
 _Kind = TypeVar("_Kind")
+_Dated = TypeVar("_Dated", bound="Dated")
 
 
 class TrackedMetric:
@@ -57,6 +59,60 @@ def held_by_attributes(
             for item in held(value, kinds):
                 found.setdefault(id(item), item)
     return list(found.values())
+
+
+_numbers = count(1)
+
+
+class Dated:
+    """Numbers what is made, and what its attributes first hold, in one order for the whole process.
+
+    Lists stay Python's own: nothing notes an `append`. What was appended is about as old as it is itself.
+    """
+
+    _made_at = 0
+    _first_held: Mapping[str, int] = {}  # by attribute: when it first held such an object, or a container
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        instance = super().__new__(cls)
+        instance._made_at = next(_numbers)
+        return instance
+
+    if not TYPE_CHECKING:  # checkers would take any attribute
+
+        def __setattr__(self, name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+            if isinstance(value, _DATED_OR_CONTAINERS) and name not in self._first_held:
+                vars(self).setdefault("_first_held", {})[name] = next(_numbers)
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        """Take what another process has numbered; what is made from now on gets larger numbers."""
+        global _numbers
+        vars(self).update(state)
+        largest = max([self._made_at, *self._first_held.values()])
+        if next(_numbers) <= largest:
+            _numbers = count(largest + 1)
+
+
+_DATED_OR_CONTAINERS = (Dated, *_CONTAINERS)
+
+
+def held_by_age(owner: Dated, kind: type[_Dated], without: frozenset[str]) -> list[_Dated]:
+    """Return the instances of `kind` in the attributes of `owner`, each once, in the order in which it got them.
+
+    One that is appended to a list later has the place of when it was made, behind those before it in that list: two
+    lists to which layers are appended in turn have the order of the appends, as in Keras.
+    """
+    ages: dict[int, tuple[int, _Dated]] = {}
+    for name, value in vars(owner).items():
+        if type(value) in _PLAIN or name in without:
+            continue
+        age = owner._first_held.get(name, 0)
+        for item in held(value, kind) if isinstance(value, (kind, *_CONTAINERS)) else ():
+            age = max(age, item._made_at)
+            if id(item) not in ages or age < ages[id(item)][0]:
+                ages[id(item)] = age, item
+    return [item for _, item in sorted(ages.values(), key=itemgetter(0))]
 
 
 def note_held(noted: list[tuple[int, _Kind]], made: Sequence[_Kind], held: Sequence[_Kind]) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle  # noqa: TID251 - users pickle layers
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import layers, metrics
@@ -118,3 +125,79 @@ def test_layers_that_were_attributes_first_have_keras_places_among_weights() -> 
     computed = ["left", "left_body", "between", "right", "left_head", "right_body", "last"]
     assert [layer.name for layer in plain.layers] == computed
     assert [layer.name for layer in model.layers] == [*computed, "beside"]
+
+
+class Grown(ab.Model):
+    """A model that gets layers one after the other, in lists, dicts and attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists: list[list[Any]] = [[], []]
+        self.rest: list[Any] = []
+        self.by_name: dict[str, Any] = {}
+        self.head: Any = None
+
+
+def dense(name: str) -> Any:
+    layer = layers.Dense(1, name=name)
+    layer.build((None, 1))
+    return layer
+
+
+def grow(model: Grown, steps: list[str], prefix: str = "layer") -> list[str]:
+    """Take the steps; return the names of the layers that came, in the order in which Keras's tracker sees them."""
+    came: list[str] = []
+    spare: list[Any] = []
+    for number, step in enumerate(steps):
+        layer = dense(f"{prefix}{number}")
+        name = layer.name
+        if step in ("0", "1"):
+            model.lists[int(step)].append(layer)
+        elif step == "longer list":
+            model.rest = [*model.rest, layer]
+        elif step == "entry":
+            model.by_name[name] = layer
+        elif step == "two at once":
+            setattr(model, name, (layer, dense(f"{name}b")))
+            came.append(name)
+            name += "b"
+        elif step == "head":
+            came = [each for each in came if model.head is None or each != model.head.name]
+            model.head = layer
+        elif step == "made for later" or not spare:
+            spare.append(layer)
+            continue
+        else:
+            name = spare[0].name
+            setattr(model, name, spare.pop(0))
+        came.append(name)
+    return came
+
+
+STEPS = st.lists(
+    st.sampled_from(["0", "1", "longer list", "entry", "two at once", "head", "made for later", "placed"]), max_size=12
+)
+
+
+@given(STEPS)
+@settings(max_examples=examples(25, 1000))
+def test_layers_have_the_order_in_which_they_came_whatever_holds_them(steps: list[str]) -> None:
+    model = Grown()
+    came = grow(model, steps)
+    assert [layer.name for layer in model.layers] == came
+    assert [layer.name for layer in model._flatten_layers(include_self=False)] == came
+    assert [weight.path.split("/")[0] for weight in model.weights] == [name for name in came for _ in "kb"]
+
+
+def test_copies_and_layers_of_other_processes_are_older_than_what_comes_then() -> None:
+    code = (
+        "import pickle, sys, anabranch as ab; [ab.layers.Dense(1) for _ in range(500)]; layer = ab.layers.Layer();"
+        "layer.a = []; layer.b = [ab.layers.Dense(1, name='first')];"
+        "layer.a.append(ab.layers.Dense(1, name='second')); sys.stdout.buffer.write(pickle.dumps(layer))"
+    )
+    written = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
+    for layer in (pickle.loads(written), copy.deepcopy(pickle.loads(written))):
+        layer.b.append(dense("third"))
+        layer.a.append(dense("fourth"))
+        names = [each.name for each in layer._flatten_layers(include_self=False)]
+        assert names == ["first", "second", "third", "fourth"]
