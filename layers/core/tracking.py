@@ -97,6 +97,20 @@ class Dated:
 _DATED_OR_CONTAINERS = (Dated, *_CONTAINERS)
 
 
+def _aged(value: object, kind: type[_Dated], age: int, around: tuple[int, ...] = ()) -> Iterator[tuple[int, _Dated]]:
+    """Yield what `held` does, each with its age: no less than that of what is before it in its container."""
+    if isinstance(value, kind):
+        yield max(age, value._made_at), value
+    elif isinstance(value, _CONTAINERS) and id(value) not in around:
+        latest = age
+        for item in value.values() if isinstance(value, dict) else value:
+            if isinstance(item, kind):
+                latest = max(latest, item._made_at)
+                yield latest, item
+            else:
+                yield from _aged(item, kind, age, (*around, id(value)))
+
+
 def held_by_age(owner: Dated, kind: type[_Dated], without: frozenset[str]) -> list[_Dated]:
     """Return the instances of `kind` in the attributes of `owner`, each once, in the order in which it got them.
 
@@ -107,9 +121,7 @@ def held_by_age(owner: Dated, kind: type[_Dated], without: frozenset[str]) -> li
     for name, value in vars(owner).items():
         if type(value) in _PLAIN or name in without:
             continue
-        age = owner._first_held.get(name, 0)
-        for item in held(value, kind) if isinstance(value, (kind, *_CONTAINERS)) else ():
-            age = max(age, item._made_at)
+        for age, item in _aged(value, kind, owner._first_held.get(name, 0)):
             if id(item) not in ages or age < ages[id(item)][0]:
                 ages[id(item)] = age, item
     return [item for _, item in sorted(ages.values(), key=itemgetter(0))]

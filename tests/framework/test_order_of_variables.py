@@ -135,6 +135,7 @@ class Grown(ab.Model):
         self.lists: list[list[Any]] = [[], []]
         self.rest: list[Any] = []
         self.by_name: dict[str, Any] = {}
+        self.nested: dict[str, list[Any]] = {"left": [], "right": []}
         self.head: Any = None
 
 
@@ -155,6 +156,8 @@ def grow(model: Grown, steps: list[str], prefix: str = "layer") -> list[str]:
             model.lists[int(step)].append(layer)
         elif step == "longer list":
             model.rest = [*model.rest, layer]
+        elif step in model.nested:
+            model.nested[step].append(layer)
         elif step == "entry":
             model.by_name[name] = layer
         elif step == "two at once":
@@ -174,9 +177,8 @@ def grow(model: Grown, steps: list[str], prefix: str = "layer") -> list[str]:
     return came
 
 
-STEPS = st.lists(
-    st.sampled_from(["0", "1", "longer list", "entry", "two at once", "head", "made for later", "placed"]), max_size=12
-)
+KINDS = ["0", "1", "left", "right", "longer list", "entry", "two at once", "head", "made for later", "placed"]
+STEPS = st.lists(st.sampled_from(KINDS), max_size=12)
 
 
 @given(STEPS)
