@@ -36,6 +36,7 @@ from .data.splitting import split_dataset
 from .feature_space import FeatureSpace
 from .models.layer_graph import get_source_inputs
 from .models.visualization import model_to_dot, plot_model
+from .saving import legacy_objects as legacy
 from .saving.api import (
     CustomObjectScope,
     custom_object_scope,
@@ -255,6 +256,7 @@ __all__ = [
     "img_to_array",
     "is_interactive_logging_enabled",
     "is_keras_tensor",
+    "legacy",
     "load_img",
     "model_to_dot",
     "normalize",

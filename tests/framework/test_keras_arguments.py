@@ -1,5 +1,8 @@
 """Arguments that Keras takes in keyword arguments: of saving, of reading configs, of quantization."""
 
+from __future__ import annotations
+
+import json
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +156,59 @@ def test_quantize_prints_what_it_returns(capsys: pytest.CaptureFixture[str]) -> 
         "  head: int8",
         "  slopes: PReLU has no quantised form",
     ]
+
+
+# --- utils.legacy: configs of Keras 2 ---------------------------------------------------------------------------------
+
+
+class Range:
+    """A class of a library's own, as KerasTuner has them."""
+
+    def __init__(self, name: str, low: float = 0.0, inside: Range | None = None, way: Any = None) -> None:
+        self.name, self.low, self.inside, self.way = name, low, inside, way
+
+    def get_config(self) -> Any:
+        return {"name": self.name, "low": self.low, "inside": self.inside, "way": self.way}
+
+    @classmethod
+    def from_config(cls, config: Any) -> Any:
+        return cls(**config)
+
+
+def test_objects_in_the_form_of_keras_2() -> None:
+    legacy: Any = ab.utils.legacy
+    config = legacy.serialize_keras_object(Range("halved", 1.0, Range("b", 2.0), halved))
+    assert config == {
+        "class_name": "Range",
+        "config": {
+            "name": "halved",
+            "low": 1.0,
+            "inside": {
+                "class_name": "Range",
+                "config": {"name": "b", "low": 2.0, "inside": None, "way": None},
+                "__passive_serialization__": True,
+            },
+            "way": "halved",
+        },
+    }
+    again = legacy.deserialize_keras_object(json.loads(json.dumps(config)), {"Range": Range, "halved": halved})
+    assert (again.name, again.low, again.inside.name, again.way) == ("halved", 1.0, "b", halved)
+    with pytest.raises(ValueError, match="'Range' is no condition that is known here"):
+        legacy.deserialize_keras_object(config, printable_module_name="condition")
+    layer = legacy.deserialize_keras_object(legacy.serialize_keras_object(ab.layers.Dense(3)), vars(ab.layers))
+    assert isinstance(layer, ab.layers.Dense)
+    assert layer.units == 3
+
+
+def test_names_in_the_form_of_keras_2() -> None:
+    legacy = ab.utils.legacy
+    assert legacy.serialize_keras_object(None) is legacy.deserialize_keras_object(None) is None
+    assert legacy.serialize_keras_object(halved) == "halved"
+    assert legacy.serialize_keras_object(Range) == "Range"
+    assert legacy.deserialize_keras_object("halved", {}, {"halved": halved}) is halved
+    assert isinstance(legacy.deserialize_keras_object("Scaled", {"Scaled": Scaled}), Scaled)
+    assert legacy.deserialize_keras_object(halved) is halved
+    with pytest.raises(ValueError, match="has no get_config"):
+        legacy.serialize_keras_object(3)
+    with pytest.raises(ValueError, match=r"describes no object: expected a name, or a dict"):
+        legacy.deserialize_keras_object({"class_name": "Range"})
