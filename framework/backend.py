@@ -1,4 +1,8 @@
-"""Contents of ``anabranch.backend``: process-wide settings and types, with the names of ``keras.backend``."""
+"""Contents of ``anabranch.backend``: process-wide settings and types, with the names of ``keras.backend``.
+
+Beside these there are the functions that ``tf.keras.backend`` has (``K.sum``, ``K.flatten``, ...): see
+`backend_functions`.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +109,37 @@ else:
             return tensor
 
 
+# Functions of ``tf.keras.backend`` that are ops of the same name, others of this package, and those with arguments of
+# their own.
+_OPS = (
+    "abs all any cast cos dot elu equal exp greater greater_equal less less_equal log max maximum mean min "
+    "minimum not_equal one_hot prod reshape round shape sigmoid sign sin softmax softplus softsign square "
+    "stack stop_gradient sum tanh tile transpose"
+)
+_CONTROL = "foldl foldr map_fn name_scope"
+_FUNCTIONS = (
+    "arange argmax argmin batch_dot batch_flatten batch_get_value batch_normalization batch_set_value bias_add "
+    "binary_crossentropy cast_to_floatx categorical_crossentropy clip concatenate constant conv1d conv2d "
+    "conv3d count_params ctc_batch_cost cumprod cumsum depthwise_conv2d dropout dtype eval expand_dims eye "
+    "flatten gather get_value hard_sigmoid in_top_k int_shape is_sparse l2_normalize moving_average_update "
+    "ndim ones ones_like permute_dimensions pool2d pool3d pow random_bernoulli random_normal "
+    "random_normal_variable random_uniform random_uniform_variable relu repeat repeat_elements resize_images "
+    "reverse separable_conv2d set_value sparse_categorical_crossentropy spatial_2d_padding sqrt squeeze std "
+    "switch temporal_padding to_dense truncated_normal update update_add update_sub var variable zeros "
+    "zeros_like"
+)
+
 if not TYPE_CHECKING:  # type checkers would take any name for a public one
-    __getattr__, _ = on_demand(globals(), {}, elsewhere=BACKEND_MODULE)
+    _package = __name__.removesuffix(".framework.backend")
+    __getattr__, _ = on_demand(
+        globals(),
+        {
+            **dict.fromkeys(_OPS.split(), f"{_package}.engine.ops"),
+            **dict.fromkeys(_CONTROL.split(), _package),
+            **dict.fromkeys(_FUNCTIONS.split(), f"{__name__}_functions"),
+        },
+        elsewhere=BACKEND_MODULE,
+    )
 
 __all__ = [
     "KerasTensor",

@@ -352,17 +352,20 @@ PREPROCESSING_MODULE: dict[str, str] = {
     "StandardScaler": "Use ab.layers.Normalization: adapt(data), then call it.",
     "text": "Use ab.layers.TextVectorization.",
 }
-# Of Keras 2's `backend` most functions are in `ops`, by the same names.
+# Functions of `tf.keras.backend` that are not in `backend`, as most are.
 BACKEND_MODULE: dict[str, str] = {
-    **_by_op(
-        "abs argmax argmin cast clip concatenate cumsum dot equal exp expand_dims greater less log max maximum mean"
-    ),
-    **_by_op(
-        "min minimum not_equal ones prod relu repeat reshape shape sigmoid sign softmax sqrt square squeeze stack"
-    ),
-    **_by_op("std sum tanh transpose where zeros"),
-    "flatten": "Use ab.ops.reshape.",
-    "pow": "Use ab.ops.power.",
+    "where": "Use ab.ops.where.",
+    "conv2d_transpose": "Use ab.ops.conv_transpose.",
+    "ctc_decode": "Use ab.ops.ctc_decode.",
+    "ctc_label_dense_to_sparse": "Tensors are dense: ab.ops.ctc_loss takes padded labels with their lengths.",
+    "binary_focal_crossentropy": "Use ab.losses.binary_focal_crossentropy.",
+    "categorical_focal_crossentropy": "Use ab.losses.categorical_focal_crossentropy.",
+    "function": "Use ab.function.",
+    "gradients": "Use ab.GradientTape, or ab.gradients in a graph.",
+    "learning_phase": "Give calls training=True or False.",
+    "resize_volumes": "Use ab.layers.UpSampling3D.",
+    "rnn": "Use ab.layers.RNN, or ab.scan.",
+    "spatial_3d_padding": "Use ab.layers.ZeroPadding3D.",
 }
 
 

@@ -373,7 +373,7 @@ def test_lines_of_pytorch_name_the_way_here(line: str, remedy: str) -> None:
         ("ab.preprocessing.StandardScaler()", "Use ab.layers.Normalization: adapt(data)"),
         ("ab.optim.lr_scheduler", "Use ab.optim.schedules"),
         ("ab.utils.data.DataLoader", "Use ab.utils.PyDataset"),
-        ("ab.backend.mean(x)", "Use ab.ops.mean."),
+        ("ab.backend.where(x)", "Use ab.ops.where."),
     ],
 )
 def test_lines_of_jax_and_scikit_learn_name_the_way_here(line: str, remedy: str) -> None:
