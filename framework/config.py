@@ -10,6 +10,7 @@ from ..engine.graph.tracebacks import (
 from ..engine.objects.floats import floatx, set_floatx
 from ..engine.objects.policies import dtype_policy, set_dtype_policy
 from ..engine.objects.trust import allow_code_in_files
+from ..engine.ops.data_format import image_data_format
 from ..engine.passes.framework.switches import get_passes, set_passes
 from ..engine.passes.memory.memory_budget import memory_budget, set_memory_budget
 from ..engine.place.devices import list_devices, set_devices
@@ -40,11 +41,6 @@ def set_epsilon(value: float) -> None:
 def backend() -> str:
     """Return the name of what computes: always ``"anabranch"``."""
     return "anabranch"
-
-
-def image_data_format() -> str:
-    """Return the order of an image's axes where a layer is not given one: always ``"channels_last"``."""
-    return "channels_last"
 
 
 def set_image_data_format(data_format: str) -> None:

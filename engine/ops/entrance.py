@@ -22,6 +22,7 @@ from ..graph.tensor import Symbol
 from ..graph.tracebacks import shorten
 from ..graph.value import Value
 from .base import Constant, shared_scalars
+from .data_format import image_data_format
 
 _PLAIN = frozenset({Value, Variable, int, float, bool, str, type(None), np.ndarray, complex, bytes})
 
@@ -53,12 +54,14 @@ class PublicCall(NamedTuple):
         function: the function, without what enters graphs.
         args, kwargs: of the call.
         outputs: the symbols that it made and returned, in flat order.
+        data_format: the default order of an image's axes at the call.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: list[Symbol]
+    data_format: str
 
 
 CALL = "public call"  # the annotation of a call's outputs: the call, and which output it is
@@ -71,7 +74,7 @@ def recorded_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     result = function(*args, **kwargs)
     outputs = [leaf for leaf in flatten(result) if isinstance(leaf, Symbol)]
     if outputs and all(output.operation.index >= first and CALL not in output.annotations for output in outputs):
-        call = PublicCall(function, args, kwargs, outputs)
+        call = PublicCall(function, args, kwargs, outputs, image_data_format())
         for position, output in enumerate(outputs):
             output.annotations[CALL] = (call, position)
     return result

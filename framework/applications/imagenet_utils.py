@@ -12,7 +12,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.floats import floatx
 from ...engine.ops.base import TensorLike
-from ..config import image_data_format
+from ...engine.ops.data_format import check_data_format
 from ..data.get_file import get_file
 from ..structures import Array
 
@@ -56,15 +56,11 @@ def preprocess_input(x: TensorLike, data_format: str | None = None, mode: str = 
     """
     if mode not in _MODES:
         raise ValueError(f"preprocess_input: mode must be 'caffe', 'tf' or 'torch', got {mode!r}.")
-    data_format = image_data_format() if data_format is None else data_format
-    if data_format not in ("channels_first", "channels_last"):
-        raise ValueError(
-            f"preprocess_input: data_format must be 'channels_first' or 'channels_last', got {data_format!r}."
-        )
+    order = check_data_format("preprocess_input", data_format)
     floats = _as_floats(x)
     if mode == "tf":
         return floats / 127.5 - 1.0
-    axis = _channel_axis(floats.shape, data_format)
+    axis = _channel_axis(floats.shape, order)
     mean, deviation = (_CAFFE_MEAN, None) if mode == "caffe" else (TORCH_MEAN, TORCH_DEVIATION)
     floats = _reversed(floats, axis) if mode == "caffe" else floats / 255.0
     floats = floats - _along(mean, axis, floats)

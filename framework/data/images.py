@@ -14,6 +14,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, eagerly
+from ...engine.ops.data_format import check_data_format
 from ...engine.session.function import HostFunction
 from ..config import floatx
 from ..structures import Array
@@ -46,12 +47,6 @@ def _pillow(what: str) -> ModuleType:
     return PIL.Image
 
 
-def _check_format(data_format: str | None) -> str:
-    if data_format not in (None, "channels_last", "channels_first"):
-        raise ValueError(f"data_format must be 'channels_last' or 'channels_first', got {data_format!r}.")
-    return data_format or "channels_last"
-
-
 def array_to_img(x: ArrayLike, data_format: str | None = None, scale: bool = True, dtype: DTypeLike = None) -> Image:
     """Convert an array to an image of Pillow's.
 
@@ -68,7 +63,7 @@ def array_to_img(x: ArrayLike, data_format: str | None = None, scale: bool = Tru
     array = np.asarray(x, dtype=dtype or floatx())
     if array.ndim != 3:
         raise ValueError(f"array_to_img expects one image (3 axes), got an array of shape {array.shape}.")
-    if _check_format(data_format) == "channels_first":
+    if check_data_format("array_to_img", data_format) == "channels_first":
         array = array.transpose(1, 2, 0)
     channels = array.shape[2]
     if channels not in (1, 3, 4):
@@ -98,7 +93,7 @@ def img_to_array(img: ArrayLike | Image, data_format: str | None = None, dtype: 
     >>> img_to_array(np.zeros((2, 5))).shape
     (2, 5, 1)
     """
-    channels_first = _check_format(data_format) == "channels_first"
+    channels_first = check_data_format("img_to_array", data_format) == "channels_first"
     array = np.asarray(img, dtype=dtype or floatx())
     if array.ndim == 2:
         return array[None] if channels_first else array[:, :, None]
@@ -203,7 +198,7 @@ def smart_resize(
     shape = np.shape(x) if not isinstance(x, Tensor) else x.shape or ()
     if len(shape) not in (3, 4):
         raise ValueError(f"smart_resize expects an image or a batch of images (3 or 4 axes), got shape {shape}.")
-    first = len(shape) - 3 if _check_format(data_format) == "channels_last" else len(shape) - 2
+    first = len(shape) - 3 if check_data_format("smart_resize", data_format) == "channels_last" else len(shape) - 2
     height, width = shape[first], shape[first + 1]
     if height is None or width is None:
         raise ValueError(f"smart_resize needs a known height and width, got shape {shape}. Give the sizes in Input.")

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...engine.common.dtypes import name_of
 from ...engine.graph import Symbol, Tensor, Variable, flatten
+from ...engine.ops.data_format import check_data_format
 from ...engine.ops.entrance import PublicCall
 from .keras_ops import PACKAGE, function_of
 
@@ -330,8 +331,10 @@ def keras_call(call: PublicCall) -> KerasCall | None:
             if value:
                 return None
         elif name in operation.settings:
+            if name == "data_format":
+                value = check_data_format(operation.name, call.data_format if value is None else value)
             try:
-                config[name] = "channels_last" if name == "data_format" and value is None else _setting(value)
+                config[name] = _setting(value)
             except TypeError:
                 return None
         elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:

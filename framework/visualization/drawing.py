@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...engine.ops.data_format import check_data_format
 from ..bounding_boxes import convert_format
-from ..config import image_data_format
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -27,7 +27,7 @@ def batch_of_images(images: ArrayLike, data_format: str | None, what: str) -> Ar
     batch = np.asarray(images)
     if batch.ndim != 4:
         raise ValueError(f"{what}: images must be [batch, height, width, channels], got shape {batch.shape}.")
-    first = (data_format or image_data_format()) == "channels_first"
+    first = check_data_format(what, data_format) == "channels_first"
     return batch.transpose(0, 2, 3, 1) if first else batch
 
 
@@ -150,7 +150,7 @@ def draw_segmentation_masks(
     if masks.dtype.kind not in "iu":
         raise TypeError(f"draw_segmentation_masks: segmentation_masks must be integers, got {masks.dtype}.")
     if masks.ndim == 4:
-        first = (data_format or image_data_format()) == "channels_first"
+        first = check_data_format("draw_segmentation_masks", data_format) == "channels_first"
         masks = masks[:, 0] if first else masks[..., 0]
     if masks.shape != batch.shape[:3]:
         raise ValueError(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import check_data_format
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.shaping import check_data_format
 from .spatial import axis_sizes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _AdaptivePooling(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.output_size = axis_sizes(type(self).__name__, "output_size", output_size, self.rank)
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(type(self).__name__, data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
 

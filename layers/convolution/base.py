@@ -9,9 +9,9 @@ from ...engine import ops
 from ...engine.graph import Tensor, Variable
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.data_format import check_data_format
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
-from ..core.shaping import check_data_format
 from ..core.weight import Weight
 from .spatial import axis_sizes, channels_axis, known_channels, one_of
 
@@ -46,7 +46,7 @@ class Convolution(Layer):
         self.kernel_size = axis_sizes(layer, "kernel_size", kernel_size, self.rank)
         self.strides = axis_sizes(layer, "strides", strides, self.rank)
         self.padding = one_of(layer, "padding", padding, self.paddings)
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(layer, data_format)
         self.dilation_rate = axis_sizes(layer, "dilation_rate", dilation_rate, self.rank)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import check_data_format
 from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.shaping import check_data_format
 from .spatial import axis_pairs, axis_sizes, spatial_axes
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class _ZeroPadding(Layer):
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(type(self).__name__, data_format)
         self.padding: Any = padding  # of one axis a pair, of several a pair for each
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
@@ -150,7 +150,7 @@ class _Cropping(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.cropping: Any = cropping  # as the `padding` above
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(type(self).__name__, data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     def _cropped(self, inputs: Tensor, pairs: tuple[tuple[int, ...], ...]) -> Tensor:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import check_data_format
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.shaping import check_data_format
 from .spatial import axis_sizes, one_of, spatial_axes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class _Pooling(Layer):
         self.pool_size = axis_sizes(layer, "pool_size", pool_size, self.rank)
         self.strides = self.pool_size if strides is None else axis_sizes(layer, "strides", strides, self.rank)
         self.padding = one_of(layer, "padding", padding, ("valid", "same"))
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(layer, data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     @property
@@ -223,7 +223,7 @@ class _GlobalPooling(Layer):
     def __init__(self, data_format: str | None = None, keepdims: bool = False, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(type(self).__name__, data_format)
         self.keepdims = keepdims
         self.input_spec = InputSpec(ndim=self.rank + 2)
 

@@ -9,10 +9,10 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import check_data_format
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.shaping import check_data_format
 from .spatial import axis_sizes, one_of, spatial_axes
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class UpSampling2D(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.size = axis_sizes("UpSampling2D", "size", size, 2)
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(type(self).__name__, data_format)
         self.interpolation = one_of("UpSampling2D", "interpolation", interpolation, ("nearest", *_RADIUS))
         self.input_spec = InputSpec(ndim=4)
 
@@ -125,7 +125,7 @@ class UpSampling3D(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.size = axis_sizes("UpSampling3D", "size", size, 3)
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(type(self).__name__, data_format)
         self.input_spec = InputSpec(ndim=5)
 
     def call(self, inputs: Tensor) -> Tensor:

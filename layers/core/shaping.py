@@ -11,6 +11,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.arguments import listed
+from ...engine.ops.data_format import check_data_format
 from .dense import positive_int
 from .input_spec import InputSpec, known_shape
 from .layer import Layer
@@ -39,7 +40,7 @@ class Flatten(Layer):
 
     def __init__(self, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format("Flatten", data_format)
         self.input_spec = InputSpec(min_ndim=1)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -122,16 +123,3 @@ class RepeatVector(Layer):
     def call(self, inputs: Tensor) -> Tensor:
         batch, features = ops.shape(inputs)
         return ops.broadcast_to(ops.expand_dims(inputs, 1), (batch, self.n, features))
-
-
-def check_data_format(data_format: str | None) -> str:
-    """Return `data_format`, or its default.
-
-    Raises:
-        ValueError: it is not a data format.
-    """
-    if data_format is None:
-        return "channels_last"
-    if data_format not in ("channels_last", "channels_first"):
-        raise ValueError(f"data_format must be 'channels_last' or 'channels_first', got {data_format!r}.")
-    return data_format

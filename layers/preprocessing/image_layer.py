@@ -14,6 +14,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.data_format import check_data_format
 from ...engine.ops.random import samplers as random
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -76,11 +77,7 @@ class ImageLayer(Layer):
         self.bounding_box_format = bounding_box_format
         if bounding_box_format is not None:
             known_format(bounding_box_format, f"Layer {self.name!r}: bounding_box_format")
-        if data_format not in (None, "channels_last", "channels_first"):
-            raise ValueError(
-                f"Layer {self.name!r}: data_format must be 'channels_last' or 'channels_first', got {data_format!r}."
-            )
-        self.data_format = data_format or "channels_last"
+        self.data_format = check_data_format(f"Layer {self.name!r}", data_format)
         axes = (-3, -2, -1) if self.data_format == "channels_last" else (-2, -1, -3)
         self.height_axis, self.width_axis, self.channel_axis = axes
         self._build_at_init()

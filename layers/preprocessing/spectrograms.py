@@ -16,6 +16,7 @@ from ...engine.objects.arguments import check_numbers, check_optional_numbers
 from ...engine.objects.fourier_windows import check_window
 from ...engine.objects.initializers import STFT
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import check_data_format
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -83,7 +84,6 @@ class STFTSpectrogram(Layer):
         self._check_choice("mode", mode, _MODES)
         self._check_choice("scaling", scaling, (None, "density", "spectrum"))
         self._check_choice("padding", padding, ("valid", "same"))
-        self._check_choice("data_format", data_format, (None, "channels_last", "channels_first"))
         check_numbers(f"Layer {self.name!r}", frame_length=frame_length)
         check_optional_numbers(f"Layer {self.name!r}", frame_step=frame_step, fft_length=fft_length)
         if frame_step is not None and not 1 <= frame_step <= frame_length:
@@ -106,7 +106,7 @@ class STFTSpectrogram(Layer):
         self.scaling = scaling
         self.padding = padding
         self.expand_dims = expand_dims
-        self.data_format = data_format or "channels_last"
+        self.data_format = check_data_format(f"Layer {self.name!r}", data_format)
         self.input_spec = InputSpec(ndim=3)
 
     def _check_choice(self, name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.data_format import check_data_format
 from ...engine.ops.neural.window_geometry import count_windows
 from ...engine.ops.random import samplers as random
 from ..convolution.base import check_dilation, per_channel
@@ -16,7 +17,6 @@ from ..convolution.spatial import axis_sizes, channels_axis, known_channels, one
 from ..core.dense import positive_int
 from ..core.input_spec import InputSpec
 from ..core.layer_config import config_from_signature
-from ..core.shaping import check_data_format
 from ..core.weight import WeightSpec
 from ..regularization.dropout import Rate, acts
 from .cell import Masks, RecurrentCell, forget_gate_of_ones
@@ -92,7 +92,7 @@ class ConvLSTMCell(RecurrentCell):
         self.kernel_size = axis_sizes(layer, "kernel_size", kernel_size, rank)
         self.strides = axis_sizes(layer, "strides", strides, rank)
         self.padding = one_of(layer, "padding", padding, ("valid", "same"))
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(layer, data_format)
         self.dilation_rate = axis_sizes(layer, "dilation_rate", dilation_rate, rank)
         check_dilation(layer, self.strides, self.dilation_rate)
         self.recurrent_activation = activations.get(recurrent_activation, "recurrent_activation")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine.graph import Tensor
+from ...engine.ops.data_format import check_data_format
 from ..core.input_spec import InputSpec
-from ..core.shaping import check_data_format
 from .dropout import Dropout, Rate
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class _SpatialDropout(Dropout):
         **kwargs: Unpack[OtherOptions],
     ) -> None:
         super().__init__(rate, seed=seed, name=name, dtype=dtype, **kwargs)
-        self.data_format = check_data_format(data_format)
+        self.data_format = check_data_format(type(self).__name__, data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     def _noise_shape(self, inputs: Tensor) -> tuple[int | None, ...]:

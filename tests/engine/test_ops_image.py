@@ -202,7 +202,10 @@ RESIZE_ERRORS: list[tuple[Any, str]] = [
     (lambda x: image.resize(x, (2, 0)), r"must be positive; got size=\(2, 0\)"),
     (lambda x: image.resize(x, (2, 2), "cubic"), "interpolation='cubic' must be one of nearest, bilinear"),
     (lambda x: image.resize(x, (2, 2), fill_mode="wrap"), "fill_mode='wrap' must be 'constant'"),
-    (lambda x: image.resize(x, (2, 2), data_format="last"), "data_format='last' must be 'channels_last' or"),
+    (
+        lambda x: image.resize(x, (2, 2), data_format="last"),
+        "resize: data_format must be 'channels_last' or 'channels_first', got 'last'",
+    ),
     (lambda x: image.resize(x[0], (2, 2)), r"expected one image \(3 axes\) or a batch .* got shape \[3,1\]"),
     (lambda _: image.resize(symbol(None), (2, 2)), "one image"),
     (lambda x: image.resize(x[:, :0], (2, 2)), r"images without pixels have no values; got shape \[3,0,1\]"),

@@ -269,7 +269,10 @@ def test_modes_of_the_models() -> None:
     ("arguments", "message"),
     [
         ({"mode": "jax"}, "mode must be 'caffe', 'tf' or 'torch', got 'jax'"),
-        ({"data_format": "first"}, "data_format must be 'channels_first' or 'channels_last', got 'first'"),
+        (
+            {"data_format": "first"},
+            "preprocess_input: data_format must be 'channels_last' or 'channels_first', got 'first'",
+        ),
         ({"data_format": "channels_first"}, r"three channels are expected in axis -3 .* got the shape \(4, 5, 3\)"),
     ],
 )

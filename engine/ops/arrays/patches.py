@@ -17,8 +17,9 @@ from ...common.claims import claim
 from ...common.nest import is_integer, is_sequence
 from ...graph.spec import shape_text
 from ..base import Tensor, TensorLike, apply, convert_to_tensor
+from ..data_format import check_data_format
 from ..math.elementwise import floor_divide
-from ..signal.image_formats import check_data_format, larger, rank_of
+from ..signal.image_formats import larger, rank_of
 from .axes import transpose
 from .creation import arange
 from .gathering import PutRows, take

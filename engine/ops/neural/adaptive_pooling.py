@@ -9,12 +9,12 @@ from ..arrays.creation import arange
 from ..arrays.gathering import take, take_along_axis
 from ..arrays.shaping import dim, expand_dims, squeeze
 from ..base import Tensor, TensorLike, apply, as_floating, cast, convert_to_tensor
+from ..data_format import check_data_format
 from ..math.comparison import minimum, where
 from ..math.reduction import argmax
 from ..math.reduction import sum as total
 from .pooling import AveragePool, MaxPool
 from .window_geometry import (
-    check_data_format,
     from_channels_last,
     is_half,
     per_axis,

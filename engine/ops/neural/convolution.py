@@ -20,6 +20,7 @@ from ...graph.spec import Dim, Shape, shape_text
 from .. import row_rules
 from ..arrays.shaping import DimLike, dim, reshape
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor, promote
+from ..data_format import check_data_format
 from ..math.comparison import maximum
 from ..run_time_shapes import runtime_shape
 from .correlation import correlate, correlate_filter, correlate_transposed
@@ -27,7 +28,6 @@ from .window_geometry import (
     Padding,
     Window,
     at_axis,
-    check_data_format,
     check_padding,
     count_windows,
     from_channels_last,

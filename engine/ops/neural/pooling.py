@@ -29,11 +29,11 @@ from ..base import (
     as_floating,
     convert_to_tensor,
 )
+from ..data_format import check_data_format
 from ..run_time_shapes import runtime_shape
 from .window_geometry import (
     Window,
     cells,
-    check_data_format,
     check_padding,
     count_windows,
     from_channels_last,

@@ -141,18 +141,6 @@ def at_axis(padding: Padding, axis: int) -> str | tuple[int, int]:
 # --- arguments ------------------------------------------------------------------------------------------------------
 
 
-def check_data_format(what: str, data_format: str | None) -> str:
-    """Return `data_format`, or its default.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
-    known = "channels_last" if data_format is None else str(data_format).lower()
-    if known not in ("channels_last", "channels_first"):
-        raise ValueError(f"{what}: data_format must be 'channels_last' or 'channels_first', got {data_format!r}.")
-    return known
-
-
 def check_padding(what: str, padding: Any, allowed: Sequence[str] = ("valid", "same")) -> str:
     """Return `padding` in lower case.
 

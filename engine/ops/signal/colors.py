@@ -6,10 +6,11 @@ from ...common import dtypes
 from ..arrays.joining import stack, unstack
 from ..arrays.shaping import expand_dims
 from ..base import Tensor, TensorLike, cast
+from ..data_format import check_data_format
 from ..math.comparison import clip, equal, greater, less, maximum, minimum, where
 from ..math.complex_numbers import absolute
 from ..math.elementwise import mod
-from .image_formats import channels_axis, check_data_format, compute_dtype, image_tensor
+from .image_formats import channels_axis, compute_dtype, image_tensor
 
 _RED, _GREEN, _BLUE = 0.2989, 0.5870, 0.1140  # the share of each in the brightness
 

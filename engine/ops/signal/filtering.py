@@ -14,10 +14,11 @@ from ..arrays.indexing import getitem
 from ..arrays.joining import stack, unstack
 from ..arrays.padding import pad
 from ..base import Tensor, TensorLike, as_floating, cast, convert_to_tensor, promote
+from ..data_format import check_data_format
 from ..math.elementwise import square
 from ..math.mathematics import exp, log10
 from ..math.reduction import mean, sum
-from .image_formats import check_data_format, compute_dtype, height_axis, image_tensor, rank_of, restore_dtype
+from .image_formats import compute_dtype, height_axis, image_tensor, rank_of, restore_dtype
 
 _SEQUENCES: Any = (list, tuple, np.ndarray)
 Taps = Sequence[Any]  # the weights of a filter along one axis: numbers or scalar tensors

@@ -13,10 +13,11 @@ from ..arrays.padding import pad
 from ..arrays.patches import extract_patches, extract_patches_3d, reconstruct_patches
 from ..arrays.shaping import DimLike, dim, reshape
 from ..base import Tensor, TensorLike
+from ..data_format import check_data_format
 from ..entrance import guard_entrances
 from .colors import hsv_to_rgb, rgb_to_grayscale, rgb_to_hsv
 from .filtering import gaussian_blur, sobel_edges, ssim
-from .image_formats import check_data_format, height_axis, image_tensor, rank_of
+from .image_formats import height_axis, image_tensor, rank_of
 from .resizing import resize, scale_and_translate
 from .warping import affine_transform, elastic_transform, map_coordinates, perspective_transform
 

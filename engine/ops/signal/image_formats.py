@@ -16,21 +16,6 @@ from ..math.elementwise import sign
 from ..math.mathematics import trunc
 from ..text.encoding import saturate_cast
 
-_FORMATS = ("channels_last", "channels_first")
-
-
-def check_data_format(what: str, data_format: str | None) -> str:
-    """Return the data format, ``"channels_last"`` where none is given.
-
-    Raises:
-        ValueError: there is no such format.
-    """
-    if data_format is None:
-        return _FORMATS[0]
-    if data_format not in _FORMATS:
-        raise ValueError(f"{what}: data_format={data_format!r} must be 'channels_last' or 'channels_first'.")
-    return data_format
-
 
 def image_tensor(what: str, images: TensorLike, batch_only: bool = False) -> Tensor:
     """Return the images as a tensor.

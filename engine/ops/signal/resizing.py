@@ -32,6 +32,7 @@ from ..base import (
     normalize_axis,
     promote,
 )
+from ..data_format import check_data_format
 from ..linear_algebra.einsum import einsum
 from ..math import reduction
 from ..math.comparison import maximum, where
@@ -40,7 +41,7 @@ from ..math.elementwise import floor_divide
 from ..math.mathematics import round
 from ..math.trigonometry import sin
 from ..text.encoding import saturate_cast
-from .image_formats import check_data_format, height_axis, image_tensor, larger, rank_of, smaller
+from .image_formats import height_axis, image_tensor, larger, rank_of, smaller
 
 _LETTERS = "abcdefgh"
 # The functions of a kernel: NumPy's where all is known when the graph is built, otherwise ours.

@@ -14,6 +14,7 @@ from ..arrays.gathering import take
 from ..arrays.joining import stack, unstack
 from ..arrays.shaping import DimLike, dim, expand_dims, ravel, reshape
 from ..base import Tensor, TensorLike, cast, convert_to_tensor, promote
+from ..data_format import check_data_format
 from ..linear_algebra.matrices import solve
 from ..math.comparison import clip, greater_equal, less, logical_and, nan_to_num, where
 from ..math.complex_numbers import absolute
@@ -22,7 +23,6 @@ from ..math.mathematics import floor
 from .filtering import blur_axis, gaussian_taps
 from .image_formats import (
     as_batch,
-    check_data_format,
     compute_dtype,
     from_batch,
     image_tensor,
