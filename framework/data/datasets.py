@@ -17,6 +17,7 @@ import numpy as np
 from ...engine.common.dtypes import string
 from ...engine.common.nest import map_structure
 from ...engine.ops.base import as_array
+from ...engine.ops.data_format import check_data_format
 from ...engine.ops.random.keys import drawn_entropy
 from ..structures import Array
 from .dataset_folders import Listing, check_folder_arguments, check_format, encode_labels, list_folder, split_listing
@@ -388,7 +389,7 @@ def image_dataset_from_directory(
         interpolation: "bilinear", "nearest", "bicubic", "lanczos3" or "lanczos5".
         crop_to_aspect_ratio: cut off what does not fit, rather than distort.
         pad_to_aspect_ratio: fill up with 0, rather than distort.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Returns:
         A dataset of float32 ``(batch, height, width, channels)``, or of pairs of these and labels, with `class_names`
@@ -419,10 +420,11 @@ def image_dataset_from_directory(
     listing = list_folder(
         directory, None if mode is None else labels, _IMAGES, class_names, shuffle, seed, follow_links, verbose
     )
-    resized = resizer(size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio, data_format)
+    order = check_data_format("image_dataset_from_directory", data_format)
+    resized = resizer(size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio, order)
 
     def make(paths: Sequence[str]) -> Array:
-        images = [img_to_array(load_img(path, color_mode), data_format, "float32") for path in paths]
+        images = [img_to_array(load_img(path, color_mode), order, "float32") for path in paths]
         return np.stack([resized(image) for image in images])
 
     return _datasets(listing, make, mode, batch_size, shuffle, seed, validation_split, subset)

@@ -52,7 +52,7 @@ def array_to_img(x: ArrayLike, data_format: str | None = None, scale: bool = Tru
 
     Args:
         x: ``(height, width, channels)`` with 1, 3 or 4 channels.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         scale: stretch the values to 0 ... 255; otherwise they are taken as they are.
         dtype: what to compute in; by default `config.floatx()`.
 
@@ -81,7 +81,7 @@ def img_to_array(img: ArrayLike | Image, data_format: str | None = None, dtype: 
 
     Args:
         img: the image.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         dtype: of the array; by default `config.floatx()`.
 
     Returns:
@@ -180,7 +180,7 @@ def smart_resize(
         x: ``(height, width, channels)`` or ``(batch, height, width, channels)``, an array or a tensor.
         size: the new height and width.
         interpolation: "bilinear", "nearest", "bicubic", "lanczos3" or "lanczos5".
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; None for `config.image_data_format()`.
 
     Returns:
         An array for an array, a tensor for a tensor.
@@ -198,7 +198,8 @@ def smart_resize(
     shape = np.shape(x) if not isinstance(x, Tensor) else x.shape or ()
     if len(shape) not in (3, 4):
         raise ValueError(f"smart_resize expects an image or a batch of images (3 or 4 axes), got shape {shape}.")
-    first = len(shape) - 3 if check_data_format("smart_resize", data_format) == "channels_last" else len(shape) - 2
+    order = check_data_format("smart_resize", data_format)
+    first = len(shape) - (3 if order == "channels_last" else 2)
     height, width = shape[first], shape[first + 1]
     if height is None or width is None:
         raise ValueError(f"smart_resize needs a known height and width, got shape {shape}. Give the sizes in Input.")
@@ -208,16 +209,16 @@ def smart_resize(
     box = (slice(top, top + kept_height), slice(left, left + kept_width))
     key = (*[slice(None)] * first, *box)
     if isinstance(x, Tensor):
-        return ops.image.resize(x[key], target, interpolation=interpolation, data_format=data_format)
+        return ops.image.resize(x[key], target, interpolation=interpolation, data_format=order)
     array = np.asarray(x)
     floats = array if array.dtype.kind == "f" and array.dtype.itemsize < 8 else array.astype(floatx())
-    resized = HostFunction(lambda image: ops.image.resize(image, target, interpolation, data_format=data_format))
+    resized = HostFunction(lambda image: ops.image.resize(image, target, interpolation, data_format=order))
     with eagerly():
         return resized(floats[key])
 
 
 def resizer(
-    size: tuple[int, ...], interpolation: str, crop: bool, padded: bool, data_format: str | None
+    size: tuple[int, ...], interpolation: str, crop: bool, padded: bool, data_format: str
 ) -> HostFunction[Tensor]:
     """Return a function that gives an image another size, as `image_dataset_from_directory` does.
 
@@ -259,7 +260,7 @@ def save_img(
     Args:
         path: the file's name, or an open file.
         x: ``(height, width, channels)``.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         file_format: such as "png"; by default from the name.
         scale: stretch the values to 0 ... 255.
         **kwargs: for Pillow's ``save``.

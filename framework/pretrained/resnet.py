@@ -52,6 +52,7 @@ class ConvolutionLayer(Layer):
             filters,
             size,
             strides=stride,
+            data_format="channels_last",
             use_bias=False,
             kernel_initializer=initializer,
             name="convolution",
@@ -187,7 +188,7 @@ class ResNetForImageClassification(PretrainedModel):
 
     def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Tensor:
         x = padded(self.stem(inputs, training=training), 1, -np.inf)
-        x = ops.max_pool(x, 3, 2, padding="valid")
+        x = ops.max_pool(x, 3, 2, padding="valid", data_format="channels_last")
         for layers in self.stages:
             for layer in layers:
                 x = layer(x, training=training)

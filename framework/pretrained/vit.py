@@ -38,7 +38,13 @@ class PatchTokens(Layer):
         super().__init__(**kwargs)
         self.patch, self.features, self.first_values = patch, features, initializer
         self.projection = Conv2D(
-            features, patch, strides=patch, kernel_initializer=initializer, name="projection", dtype=self.dtype_policy
+            features,
+            patch,
+            strides=patch,
+            data_format="channels_last",
+            kernel_initializer=initializer,
+            name="projection",
+            dtype=self.dtype_policy,
         )
 
     def build(self, input_shape: Any) -> None:

@@ -228,7 +228,7 @@ def _convolution(op: Any, x: Tensor, kernel: Any) -> Tensor | None:
         if padding == "causal":
             padding = tuple((spread * (size - 1), 0) for spread, size in zip(op.dilation, kernel.shape, strict=False))
         x, padding = ops.pad(x, ((0, 0), *padding, (0, 0))), "valid"
-    options = {"strides": op.strides, "padding": padding, "dilation_rate": op.dilation}
+    options = {"strides": op.strides, "padding": padding, "dilation_rate": op.dilation, "data_format": "channels_last"}
     groups = channels // kernel.shape[-2]
     if groups == 1:
         return ops.conv(x, kernel, **options)
@@ -260,7 +260,7 @@ def _transposed_convolution(op: Any, x: Any, kernel: Tensor, _: object) -> Tenso
         x = _padded(x, axis, before, window.size + reach - before - ((size - 1) * window.stride + 1))
     spatial = tuple(range(rank))
     kernel = ops.transpose(ops.flip(kernel, axis=spatial), (*spatial, rank + 1, rank))
-    return ops.conv(x, kernel, padding="valid", dilation_rate=op.dilation)
+    return ops.conv(x, kernel, padding="valid", data_format="channels_last", dilation_rate=op.dilation)
 
 
 def _with_gaps(x: Any, axis: int, size: int, stride: int) -> Tensor:

@@ -118,7 +118,7 @@ def _one(info: TensorInfo, content: bytes) -> Array:
     form, (height, width, channels) = info.image or ImageForm(), info.shape[1:]
     columns, rows = _size(content)
     try:
-        pixels = img_to_array(load_img(io.BytesIO(content), _MODES[channels or 3]), dtype="float32")
+        pixels = img_to_array(load_img(io.BytesIO(content), _MODES[channels or 3]), "channels_last", "float32")
     except Exception as error:  # what Pillow's decoders raise depends on the bytes
         raise _NoImageError(f"the image can't be read: {error}.") from None
     if height is not None and width is not None and (rows, columns) != (height, width):

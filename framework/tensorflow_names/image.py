@@ -307,6 +307,7 @@ def extract_patches(
         strides=tuple(strides[1:3]),
         dilation_rate=tuple(rates[1:3]),
         padding=padding.lower(),
+        data_format="channels_last",
     )
 
 
@@ -345,11 +346,11 @@ def decode_image(
 def _pixels(file: io.BytesIO, channels: int | None) -> object:
     mode = open_image(file).mode
     if mode.startswith("I"):  # grey of 16 bits
-        grey = (img_to_array(load_img(file, color_mode="grayscale"), dtype="int32") // 256).astype("uint8")
+        grey = (img_to_array(load_img(file, color_mode="grayscale"), "channels_last", "int32") // 256).astype("uint8")
         opaque = [np.full_like(grey, 255)] if channels == 4 else []
         return np.concatenate([grey] * min(channels or 1, 3) + opaque, axis=-1)
     own = 1 if mode in ("1", "L") else 4 if mode in ("RGBA", "LA", "PA") else 3
-    return img_to_array(load_img(file, color_mode=_COLOR_MODES[channels or own]), dtype="uint8")
+    return img_to_array(load_img(file, color_mode=_COLOR_MODES[channels or own]), "channels_last", "uint8")
 
 
 def decode_jpeg(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:

@@ -83,6 +83,7 @@ class ResidualBlock(Layer):
             size,
             strides,
             padding="same",
+            data_format="channels_last",
             use_bias=False,
             kernel_initializer=first,
             name=name,
@@ -155,7 +156,8 @@ class InceptionBlock(Layer):
         self.one = [self._conv(one, 1, "one")]
         self.three = [self._conv(reduce_three, 1, "reduce_three"), self._conv(three, 3, "three")]
         self.five = [self._conv(reduce_five, 1, "reduce_five"), self._conv(five, 5, "five")]
-        pool = MaxPooling2D(3, strides=1, padding="same", name="pool", dtype=self.dtype_policy)
+        options = {"data_format": "channels_last", "name": "pool", "dtype": self.dtype_policy}
+        pool = MaxPooling2D(3, strides=1, padding="same", **options)
         self.pooled = [pool, self._conv(pooled, 1, "pooled")]
 
     def _conv(self, filters: int, size: int, name: str) -> Conv2D:
@@ -163,6 +165,7 @@ class InceptionBlock(Layer):
             filters,
             size,
             padding="same",
+            data_format="channels_last",
             activation=self.activation,
             kernel_initializer=initializers.serialize(self.kernel_initializer),
             name=name,

@@ -77,7 +77,7 @@ class ZeroPadding2D(_ZeroPadding):
     Args:
         padding: how many rows and columns of zeros: an int for all four sides; a pair (above and below, left and
             right); or a pair of pairs, ``((above, below), (left, right))``.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         **kwargs: see `Layer`.
 
     Shapes: ``(batch, height, width, channels)`` to ``(batch, new_height, new_width, channels)``.
@@ -108,7 +108,7 @@ class ZeroPadding3D(_ZeroPadding):
     Args:
         padding: how many cells of zeros: an int for all sides; or for each of the three axes an int for both its ends,
             or a pair (before, behind).
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         **kwargs: see `Layer`.
 
     Shapes: ``(batch, size_1, size_2, size_3, channels)`` to ``(batch, *new_sizes, channels)``.
@@ -188,7 +188,7 @@ class Cropping1D(_Cropping):
     rank = 1
 
     def __init__(self, cropping: int | Pair = (1, 1), **kwargs: Unpack[LayerOptions]) -> None:
-        super().__init__(axis_sizes("Cropping1D", "cropping", cropping, 2, 0), None, **kwargs)
+        super().__init__(axis_sizes("Cropping1D", "cropping", cropping, 2, 0), "channels_last", **kwargs)
 
     def call(self, inputs: Tensor) -> Tensor:
         return self._cropped(inputs, (self.cropping,))
@@ -205,7 +205,7 @@ class Cropping2D(_Cropping):
     Args:
         cropping: how many rows and columns to take away: an int for all four sides; a pair (above and below, left and
             right); or a pair of pairs, ``((above, below), (left, right))``.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         **kwargs: see `Layer`.
 
     Shapes: ``(batch, height, width, channels)`` to ``(batch, new_height, new_width, channels)``.
@@ -236,7 +236,7 @@ class Cropping3D(_Cropping):
     Args:
         cropping: how many cells to take away: an int for all sides; or for each of the three axes an int for both its
             ends, or a pair (before, behind).
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         **kwargs: see `Layer`.
 
     Shapes: ``(batch, size_1, size_2, size_3, channels)`` to ``(batch, *new_sizes, channels)``.

@@ -54,7 +54,7 @@ class UpSampling2D(Layer):
 
     Args:
         size: the factor: an int, or one for each spatial axis.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         interpolation: ``"nearest"`` (each pixel repeated), ``"bilinear"``, ``"bicubic"``, ``"lanczos3"`` or
             ``"lanczos5"``; see `ops.image.resize`. Heights and widths may be unknown.
         **kwargs: see `Layer`.
@@ -103,7 +103,7 @@ class UpSampling3D(Layer):
 
     Args:
         size: how many times: an int, or one for each spatial axis.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         **kwargs: see `Layer`.
 
     Shapes: ``(batch, size_1, size_2, size_3, channels)`` to ``(batch, *new_sizes, channels)``.
@@ -150,8 +150,9 @@ def _interpolated(x: Tensor, axis: int, factor: int, interpolation: str) -> Tens
     lines = ops.swapaxes(x, axis, last)
     *others, length = ops.shape(lines)
     kernel = ops.cast(_stencil(factor, interpolation), x.dtype)
-    weighted = ops.conv(ops.reshape(lines, (-1, length, 1)), kernel, padding="same")
-    inside = ops.conv(ops.ones((1, length, 1), x.dtype), kernel, padding="same")
+    options = {"padding": "same", "data_format": "channels_last"}
+    weighted = ops.conv(ops.reshape(lines, (-1, length, 1)), kernel, **options)
+    inside = ops.conv(ops.ones((1, length, 1), x.dtype), kernel, **options)
     return ops.swapaxes(ops.reshape(weighted / inside, (*others, length * factor)), axis, last)
 
 
@@ -160,6 +161,6 @@ def _stencil(factor: int, interpolation: str) -> Tensor:
     radius = _RADIUS[interpolation]
     cells = 4 * radius + 1  # so many that the ends are out of reach
     units = np.eye(cells, dtype="float64").reshape(cells, 1, cells, 1)
-    spread = ops.image.resize(units, (1, cells * factor), interpolation)
+    spread = ops.image.resize(units, (1, cells * factor), interpolation, data_format="channels_last")
     middle = 2 * radius
     return ops.reshape(spread, (cells, 1, cells, factor))[radius : cells - radius, :, middle]

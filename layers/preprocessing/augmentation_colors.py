@@ -49,7 +49,7 @@ class RandomHue(RandomColorLayer):
     Args:
         factor: how far at most, or a range, from 0 to 1: 1 is half a turn, in either direction.
         value_range: the range of the pixels.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same.
 
     Input: images of three channels, red, green and blue.
@@ -84,7 +84,7 @@ class RandomSaturation(RandomColorLayer):
         factor: a number, or the range that it is drawn from; 0 leaves no colours, 0.5 leaves them as they are, and
             towards 1 they get as strong as can be.
         value_range: the range that the saturation is cut off at.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same.
 
     Input: images of three channels, red, green and blue.
@@ -118,7 +118,7 @@ class RandomSharpness(RandomColorLayer):
         factor: a number up to 1, or the range that it is drawn from: 0 is soft, 0.5 leaves images as they are, 1 is
             sharp.
         value_range: the range of the pixels, which they are clipped to.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same.
 
     Raises:
@@ -150,7 +150,7 @@ class RandomGrayscale(RandomImageLayer):
 
     Args:
         factor: the probability for each image.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same.
 
     Raises:
@@ -189,7 +189,7 @@ class RandomInvert(RandomColorLayer):
         factor: the largest probability, or the range that it is drawn from for each image.
         value_range: the range of the pixels.
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Raises:
         ValueError: the factor is outside of [0, 1], or the range is not a pair.
@@ -222,7 +222,7 @@ class RandomPosterization(RandomColorLayer):
         factor: the largest number of bits (it is drawn from those below), or a range ``(low, high)`` without `high`; a
             pair of one number is that number.
         value_range: the range of the pixels.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same.
 
     Raises:
@@ -253,7 +253,7 @@ class RandomColorDegeneration(RandomColorLayer):
     Args:
         factor: how much of them at most, or a range; 1 leaves grey.
         value_range: the range of the pixels, which they are clipped to.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same.
 
     Input: images of three channels, red, green and blue.
@@ -282,7 +282,7 @@ class RandomColorJitter(RandomImageLayer):
         brightness_factor, contrast_factor, saturation_factor, hue_factor: see `RandomBrightness`, `RandomContrast`,
             `RandomSaturation` and `RandomHue`; None leaves that one out.
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Raises:
         ValueError: a factor is outside of what its layer takes, or the range is not a pair.
@@ -314,8 +314,10 @@ class RandomColorJitter(RandomImageLayer):
         self.hue_factor = hue_factor
 
         def made(kind: Callable[..., _Made], name: str, factor: object, bounds: tuple[float, float]) -> _Made | None:
-            options = {"value_range": self.value_range, "seed": seed, "data_format": data_format, "dtype": self.dtype}
-            return None if factor is None else kind(factor_pair(self, factor, name, bounds), **options)
+            options = {"seed": seed, "data_format": self.data_format, "dtype": self.dtype}
+            if factor is None:
+                return None
+            return kind(factor_pair(self, factor, name, bounds), value_range=self.value_range, **options)
 
         self.random_brightness = made(RandomBrightness, "brightness_factor", brightness_factor, (-1, 1))
         self.random_contrast = made(RandomContrast, "contrast_factor", contrast_factor, (0, 1))

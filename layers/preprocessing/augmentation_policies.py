@@ -55,8 +55,9 @@ class _Policy(RandomImageLayer):
         self.factor = factor_pair(self, factor, "factor", (0, 1))
         self.interpolation = interpolation
         self.names: tuple[str, ...] = (*_MOVES, *_COLORS, *_VALUES)  # of the layers that are drawn from
-        factor, colors = self.factor, {"value_range": self.value_range, "data_format": data_format, "dtype": self.dtype}
-        moves = {"interpolation": interpolation, "data_format": data_format, "seed": seed, "dtype": self.dtype}
+        factor = self.factor
+        colors = {"value_range": self.value_range, "data_format": self.data_format, "dtype": self.dtype}
+        moves = {"interpolation": interpolation, "data_format": self.data_format, "seed": seed, "dtype": self.dtype}
         drawn = {**colors, "seed": seed}
         self.random_shear = RandomShear(factor, factor, **moves)
         self.random_translation = RandomTranslation(factor, factor, **moves)
@@ -157,7 +158,7 @@ class RandAugment(_Policy):
         factor: how strong they are at most, or a range, from 0 to 1.
         interpolation: "bilinear" or "nearest", of those that move pixels.
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         bounding_box_format: see `ImageLayer`.
 
     They are `RandomShear`, `RandomTranslation`, `RandomRotation`, `RandomBrightness`, `RandomColorDegeneration`,
@@ -210,7 +211,7 @@ class AugMix(_Policy):
             sharpness, which tests of robustness use.
         interpolation: "bilinear" or "nearest", of those that move pixels.
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         bounding_box_format: see `ImageLayer`. Boxes stay as they are, as a part of the image itself does.
 
     Raises:
