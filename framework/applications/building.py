@@ -13,11 +13,14 @@ from ...engine.graph import Symbol, Tensor
 from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import image_data_format
 from ...layers.convolution.convolution import Conv2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
+from ...layers.convolution.spatial import channels_axis
 from ...layers.core.activation import Activation
 from ...layers.core.dense import Dense
 from ...layers.core.input_layer import Input
+from ...layers.core.merging import Concatenate
 from ...layers.normalization.batch_and_layer import BatchNormalization
 from ..data.get_file import get_file
 from ..models.model import Functional
@@ -82,9 +85,9 @@ class Options:
             ValueError: the two disagree.
         """
         given = None if self.input_shape is None else tuple(self.input_shape)
-        sizes = [] if given is None else [given[:2]]
+        sizes = [] if given is None else [sizes_of(given)]
         if isinstance(self.input_tensor, Tensor):
-            sizes.append(tuple(self.input_tensor.shape or ())[1:3])
+            sizes.append(sizes_of(self.input_tensor.shape or ()))
         if len(sizes) == 2 and any(None not in pair and pair[0] != pair[1] for pair in zip(*sizes, strict=False)):
             raise ValueError(f"input_shape={given} is not that of input_tensor, {self.input_tensor!r}.")
         height, width = sizes[0] if sizes and len(sizes[0]) == 2 else (None, None)
@@ -167,7 +170,7 @@ def _sources(tensor: Symbol) -> Symbol | list[Symbol]:
 
 def normalized(x: Tensor, name: str | None, epsilon: float = 1.001e-5, momentum: float = 0.99) -> Tensor:
     """Return the features, normalised over the batch."""
-    return BatchNormalization(epsilon=epsilon, momentum=momentum, name=name)(x)
+    return BatchNormalization(features_axis(), epsilon=epsilon, momentum=momentum, name=name)(x)
 
 
 def activated(x: Tensor, name: str, activation: ActivationLike = "relu") -> Tensor:
@@ -178,6 +181,11 @@ def activated(x: Tensor, name: str, activation: ActivationLike = "relu") -> Tens
 def convolved(x: TensorLike, filters: int, size: int, name: str | None, **options: Any) -> Tensor:
     """Return the features behind a convolution."""
     return Conv2D(filters, size, name=name, **options)(x)
+
+
+def concatenated(parts: Sequence[Tensor], name: str | None = None) -> Tensor:
+    """Return the features of all parts."""
+    return Concatenate(features_axis(), name=name)(parts)
 
 
 def divisible(filters: float) -> int:
@@ -193,7 +201,7 @@ def halving_margins(x: Tensor, size: int) -> tuple[tuple[int, int], tuple[int, i
         x: the features.
         size: that of the convolution.
     """
-    _, height, width, *_ = x.shape or (None, None, None)
+    height, width = sizes_of(x.shape or (None,) * 4)
     if height is None or width is None:  # as Keras: even sizes are expected
         height = width = 0
     half = size // 2
@@ -201,15 +209,30 @@ def halving_margins(x: Tensor, size: int) -> tuple[tuple[int, int], tuple[int, i
 
 
 def channels_of(x: Tensor) -> int:
-    """Return the number of features, on the last axis; they are known as soon as images have a number of channels."""
-    shape = x.shape or (None,)
-    assert shape[-1] is not None
-    return shape[-1]
+    """Return the number of features; they are known as soon as images have a number of channels."""
+    count = channels_in(x.shape or ())
+    assert count is not None
+    return count
+
+
+def features_axis() -> int:
+    """Return the axis of the features of a batch in the default order of axes."""
+    return channels_axis(image_data_format())
+
+
+def channels_in(shape: Sequence[int | None]) -> int | None:
+    """Return the number of channels in the shape of images, with or without the batch."""
+    return shape[-1 if image_data_format() == "channels_last" else -3]
+
+
+def sizes_of(shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    """Return height and width in the shape of images, with or without the batch."""
+    return tuple(shape[-3:-1] if image_data_format() == "channels_last" else shape[-2:])
 
 
 def warn_of_size(shape: Sequence[int | None], sizes: Sequence[int]) -> None:
     """Warn that weights were trained for images of another size, where the user gave one."""
-    if shape[0] is not None or shape[1] is not None:
+    if any(size is not None for size in sizes_of(shape)):
         warnings.warn(
             f"There are weights for images of {' or '.join(f'{size}x{size}' for size in sizes)}, not for input_shape="
             f"{tuple(shape)}: those for 224x224 are taken.",

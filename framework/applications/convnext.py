@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import image_data_format
 from ...layers.convolution.convolution import Conv2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
 from ...layers.core.activation import Activation
@@ -174,6 +175,12 @@ def ConvNeXtXLarge(
 
 
 def _convnext(kind: str, options: Options, include_preprocessing: bool) -> Functional:
+    if image_data_format() == "channels_first":
+        raise ValueError(
+            "ConvNeXt is built of layers that work on the last axis, so that channels have to be last, but the default "
+            "order of axes is 'channels_first'. Call ab.config.set_image_data_format('channels_last') before, and put "
+            "ab.layers.Permute((2, 3, 1)) before the model if images come with channels first."
+        )
     network = _MODELS[kind]
     options = options.named(f"convnext_{kind}")
     name, shape = options.name, options.shape(224)

@@ -14,7 +14,6 @@ from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
 from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import AveragePooling2D, MaxPooling2D
-from ...layers.core.merging import Concatenate
 from ..models.model import Functional
 from . import imagenet_utils
 from .building import (
@@ -22,6 +21,7 @@ from .building import (
     Options,
     activated,
     channels_of,
+    concatenated,
     convolved,
     normalized,
 )
@@ -131,7 +131,7 @@ def _step(x: Tensor, name: str) -> Tensor:
     new = convolved(new, 4 * _GROWTH, 1, f"{name}_1_conv", use_bias=False)
     new = activated(normalized(new, f"{name}_1_bn"), f"{name}_1_relu")
     new = convolved(new, _GROWTH, 3, f"{name}_2_conv", padding="same", use_bias=False)
-    return Concatenate(name=f"{name}_concat")([x, new])
+    return concatenated([x, new], f"{name}_concat")
 
 
 def _transition(x: Tensor, name: str) -> Tensor:

@@ -24,6 +24,7 @@ from .building import (
     Options,
     channels_of,
     divisible,
+    features_axis,
     halving_margins,
     normalized,
 )
@@ -213,7 +214,7 @@ def EfficientNetB7(
 def _efficientnet(kind: str, options: Options) -> Functional:
     network = _MODELS[kind]
     images = options.images(options.shape(network.size))
-    x = Normalization()(Rescaling(1 / 255)(images))
+    x = Normalization(features_axis())(Rescaling(1 / 255)(images))
     if options.is_imagenet:  # the weights were trained with images over the deviation's square root, too
         x = Rescaling([1 / math.sqrt(deviation) for deviation in TORCH_DEVIATION])(x)
     x = ZeroPadding2D(halving_margins(x, 3), name="stem_conv_pad")(x)

@@ -14,6 +14,7 @@ from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.objects.initializers import VarianceScaling
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import image_data_format
 from ...layers.convolution.depthwise import DepthwiseConv2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
 from ...layers.core.basic import Rescaling
@@ -25,8 +26,10 @@ from ..models.model import Functional
 from .building import (
     Options,
     activated,
+    channels_in,
     channels_of,
     convolved,
+    features_axis,
     normalized,
 )
 from .imagenet_utils import TORCH_DEVIATION, TORCH_MEAN, decode_predictions
@@ -233,7 +236,7 @@ def _efficientnet(kind: str, options: Options, include_preprocessing: bool) -> F
     shape = options.shape(network.size)
     x = images = options.images(shape)
     if include_preprocessing:
-        x = _prepared(x, kind, shape[-1])
+        x = _prepared(x, kind, channels_in(shape))
     x = convolution(x, _filters(network.first, network), 3, "stem_conv", strides=2)
     x = swished(_normalized(x, "stem_bn"), "stem_activation")
     # Rates and depths are Keras's: rates go by the number of blocks before any are repeated.
@@ -256,7 +259,8 @@ def _prepared(x: Tensor, kind: str, channels: int | None) -> Tensor:
     if not kind.startswith("b") or channels != 3:
         return Rescaling(1 / 128, -1)(x)
     variance = [deviation**2 for deviation in TORCH_DEVIATION]
-    return Normalization(mean=TORCH_MEAN, variance=variance)(Rescaling(1 / 255)(x))
+    axis = features_axis()
+    return Normalization(axis, TORCH_MEAN, variance)(Rescaling(1 / 255)(x))
 
 
 def _filters(filters: int, network: _Network) -> int:
@@ -325,7 +329,8 @@ def squeezed(x: Tensor, narrow: int, name: str) -> Tensor:
         name: what the layers' names begin with.
     """
     inside = channels_of(x)
-    weights = Reshape((1, 1, inside), name=f"{name}se_reshape")(GlobalAveragePooling2D(name=f"{name}se_squeeze")(x))
+    shape = (1, 1, inside) if image_data_format() == "channels_last" else (inside, 1, 1)
+    weights = Reshape(shape, name=f"{name}se_reshape")(GlobalAveragePooling2D(name=f"{name}se_squeeze")(x))
     weights = convolution(weights, narrow, 1, f"{name}se_reduce", activation="swish", use_bias=True)
     weights = convolution(weights, inside, 1, f"{name}se_expand", activation="sigmoid", use_bias=True)
     return Multiply(name=f"{name}se_excite")([x, weights])

@@ -12,7 +12,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.floats import floatx
 from ...engine.ops.base import TensorLike
-from ...engine.ops.data_format import check_data_format
+from ...engine.ops.data_format import check_data_format, image_data_format
 from ..data.get_file import get_file
 from ..structures import Array
 
@@ -133,7 +133,7 @@ def obtain_input_shape(
     """Return the shape of a model's images, without the batch.
 
     Args:
-        input_shape: what the user gave: (height, width, channels), or None.
+        input_shape: what the user gave: (height, width, channels), in the default order of axes, or None.
         default_size: the height and width for which the model was made.
         min_size: the smallest height and width that are left over behind all halvings.
         require_flatten: whether sizes must be known.
@@ -143,12 +143,15 @@ def obtain_input_shape(
         ValueError: the shape does not suit the model.
     """
     shape = None if input_shape is None else tuple(input_shape)
+    is_last = image_data_format() == "channels_last"
+    axis, sizes = (2, slice(0, 2)) if is_last else (0, slice(1, 3))
     channels = 3
     if weights != "imagenet" and shape and len(shape) == 3:
-        channels = shape[-1]
+        channels = shape[axis]
         if channels not in (1, 3):
             warnings.warn(f"Images have 1 or 3 channels, but input_shape={shape} has {channels}.", stacklevel=4)
-    default = (default_size, default_size, channels)
+    pair = (default_size, default_size)
+    default = (*pair, channels) if is_last else (channels, *pair)
     if weights == "imagenet" and require_flatten:
         if shape is not None and shape != default:
             raise ValueError(
@@ -157,12 +160,13 @@ def obtain_input_shape(
             )
         return default
     if not shape:
-        return default if require_flatten else (None, None, 3)
+        return default if require_flatten else (None, None, 3) if is_last else (3, None, None)
     if len(shape) != 3:
-        raise ValueError(f"input_shape must be three integers, (height, width, channels), got {shape}.")
-    if weights == "imagenet" and shape[-1] != 3:
+        order = "(height, width, channels)" if is_last else "(channels, height, width)"
+        raise ValueError(f"input_shape must be three integers, {order}, got {shape}.")
+    if weights == "imagenet" and shape[axis] != 3:
         raise ValueError(f"With weights='imagenet' images must have 3 channels, got input_shape={shape}.")
-    if any(size is not None and size < min_size for size in shape[:2]):
+    if any(size is not None and size < min_size for size in shape[sizes]):
         raise ValueError(f"Images must be at least {min_size}x{min_size}, got input_shape={shape}.")
     if require_flatten and None in shape:
         raise ValueError(

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
-from ...layers.core.merging import Concatenate
 from ..models.layer_scale import CustomScaleLayer
 from ..models.model import Functional
 from .building import (
     Options,
     activated,
     channels_of,
+    concatenated,
     convolved,
 )
 from .imagenet_utils import decode_predictions
@@ -120,7 +120,7 @@ def InceptionResNetV2(
 
 def _residual(x: Tensor, branches: Sequence[Branch], scale: float, name: str) -> Tensor:
     """Return the features, and what the branches make of them added, scaled."""
-    sides = Concatenate(name=f"{name}_mixed")([followed(x, branch) for branch in branches])
+    sides = concatenated([followed(x, branch) for branch in branches], f"{name}_mixed")
     sides = convolved(sides, channels_of(x), 1, f"{name}_conv", padding="same")
     return CustomScaleLayer(scale)([x, sides])
 

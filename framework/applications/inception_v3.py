@@ -15,10 +15,14 @@ from ...engine.ops.base import TensorLike
 from ...layers.convolution.convolution import Conv2D
 from ...layers.convolution.pooling import AveragePooling2D, MaxPooling2D
 from ...layers.core.activation import Activation
-from ...layers.core.merging import Concatenate
 from ...layers.normalization.batch_and_layer import BatchNormalization
 from ..models.model import Functional
-from .building import KERAS_FILE, Options
+from .building import (
+    KERAS_FILE,
+    Options,
+    concatenated,
+    features_axis,
+)
 from .imagenet_utils import decode_predictions
 from .resnet_v2 import preprocess_input
 
@@ -153,7 +157,7 @@ def topped(kind: str, hashes: tuple[str, str], options: Options, images: TensorL
 
 def mixed(x: Tensor, branches: Sequence[Branch], name: str) -> Tensor:
     """Return the features of all branches."""
-    return Concatenate(name=name)([followed(x, branch) for branch in branches])
+    return concatenated([followed(x, branch) for branch in branches], name)
 
 
 def followed(x: Tensor, branch: Branch) -> Tensor:
@@ -162,7 +166,7 @@ def followed(x: Tensor, branch: Branch) -> Tensor:
         if isinstance(step, Conv):
             x = normal_convolution(x, step)
         elif isinstance(step, Fork):
-            x = Concatenate(name=step.name)([normal_convolution(x, convolution) for convolution in step.convolutions])
+            x = concatenated([normal_convolution(x, convolution) for convolution in step.convolutions], step.name)
         else:
             x = MaxPooling2D(3, strides=2)(x) if step.is_max else AveragePooling2D(3, strides=1, padding="same")(x)
     return x
@@ -172,7 +176,8 @@ def normal_convolution(x: Tensor, step: Conv, name: str | None = None) -> Tensor
     """Return the features behind a convolution, its normalisation and a ReLU, whose names begin alike."""
     size = (step.height, step.width)
     x = Conv2D(step.filters, size, step.stride, step.padding, use_bias=False, name=name)(x)
-    x = BatchNormalization(scale=False, name=None if name is None else f"{name}_bn")(x)
+    axis = features_axis()
+    x = BatchNormalization(axis, scale=False, name=None if name is None else f"{name}_bn")(x)
     return Activation("relu", name=None if name is None else f"{name}_ac")(x)
 
 

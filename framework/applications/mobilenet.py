@@ -19,7 +19,13 @@ from ...layers.core.activation import Activation, ReLU
 from ...layers.core.shaping import Reshape
 from ...layers.regularization.dropout import Dropout
 from ..models.model import Functional
-from .building import Options, convolved, normalized, warn_of_size
+from .building import (
+    Options,
+    convolved,
+    normalized,
+    sizes_of,
+    warn_of_size,
+)
 from .imagenet_utils import decode_predictions
 from .resnet_v2 import preprocess_input
 
@@ -64,10 +70,10 @@ def MobileNet(
     height, width = options.given_size()
     default = height if height == width and height in _SIZES else 224
     shape = options.shape(default)
-    size = shape[0]
+    size, other = sizes_of(shape)
     if options.is_imagenet:
         _check_trained(alpha, depth_multiplier)
-        if size != shape[1] or size not in _SIZES:
+        if size != other or size not in _SIZES:
             warn_of_size(shape, _SIZES)
             size = 224
     options = options.named(f"mobilenet_{alpha:0.2f}_{size}")

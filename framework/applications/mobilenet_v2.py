@@ -25,6 +25,7 @@ from .building import (
     divisible,
     halving_margins,
     normalized,
+    sizes_of,
     warn_of_size,
 )
 from .imagenet_utils import decode_predictions
@@ -68,11 +69,11 @@ def MobileNetV2(
     height, width = options.given_size()
     default = height if height == width and height in _SIZES else 224
     shape = options.shape(default)
-    size = shape[0]
+    size, other = sizes_of(shape)
     if options.is_imagenet:
         if alpha not in _WIDTHS:
             raise ValueError(f"There are weights for alpha in {_WIDTHS}, got {alpha}. Pass weights=None for others.")
-        if size != shape[1] or size not in _SIZES:
+        if size != other or size not in _SIZES:
             warn_of_size(shape, _SIZES)
             size = 224
     options = options.named(f"mobilenetv2_{alpha:0.2f}_{size}")

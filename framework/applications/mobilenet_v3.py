@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import image_data_format
 from ...layers.convolution.depthwise import DepthwiseConv2D
 from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
@@ -163,7 +164,7 @@ def MobileNetV3Large(
     return _mobilenet_v3(variant, options)
 
 
-def preprocess_input(x: TensorLike, data_format: str | None = None) -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None) -> TensorLike:
     """Return images as they are: the models scale them.
 
     Args:
@@ -195,7 +196,8 @@ def _mobilenet_v3(variant: _Variant, options: Options) -> Functional:
 def _shape(variant: _Variant, options: Options) -> tuple[int | None, ...]:
     """Return the shape of the images: of any size from 32 on, also with a top."""
     height, width = options.given_size()
-    shape = (height, width, 3) if options.input_shape is None else tuple(options.input_shape)
+    usual = (height, width, 3) if image_data_format() == "channels_last" else (3, height, width)
+    shape = usual if options.input_shape is None else tuple(options.input_shape)
     if any(size is not None and size < 32 for size in (height, width)):
         raise ValueError(f"Images must be at least 32x32, got input_shape={shape}.")
     if options.is_imagenet and variant.weights not in _HASHES:

@@ -12,19 +12,22 @@ from typing import NamedTuple
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import image_data_format
 from ...layers.convolution.depthwise import SeparableConv2D
 from ...layers.convolution.padding import Cropping2D, ZeroPadding2D
 from ...layers.convolution.pooling import AveragePooling2D, GlobalAveragePooling2D, MaxPooling2D
 from ...layers.core.activation import Activation
-from ...layers.core.merging import Add, Concatenate
+from ...layers.core.merging import Add
 from ..models.model import Functional
 from .building import (
     STORE,
     Options,
     channels_of,
+    concatenated,
     convolved,
     halving_margins,
     normalized,
+    sizes_of,
 )
 from .imagenet_utils import decode_predictions
 from .resnet_v2 import preprocess_input
@@ -117,7 +120,7 @@ def _nasnet(kind: str, options: Options) -> Functional:
 
 def _shape(default: int, options: Options) -> tuple[int | None, ...]:
     if options.input_shape is None and options.input_tensor is None:
-        return default, default, 3
+        return (default, default, 3) if image_data_format() == "channels_last" else (3, default, default)
     shape = options.shape(default)
     if None in (sizes := options.given_size()):
         raise ValueError(
@@ -141,7 +144,7 @@ def _fitting(before: Tensor, x: Tensor, filters: int, name: str) -> Tensor:
     """Return the features of the cell before the last one, in the size and number of those of the last one."""
     if before is x:
         return x
-    if (before.shape or ())[1:3] == (x.shape or ())[1:3]:
+    if sizes_of(before.shape or ()) == sizes_of(x.shape or ()):
         if channels_of(before) == filters:
             return before
         return _squeezed(before, filters, f"adjust_conv_projection_{name}", f"adjust_bn_{name}")
@@ -152,7 +155,7 @@ def _fitting(before: Tensor, x: Tensor, filters: int, name: str) -> Tensor:
     for number, places in enumerate((active, moved), 1):
         half = AveragePooling2D(1, strides=2, name=f"adjust_avg_pool_{number}_{name}")(places)
         halves.append(convolved(half, filters // 2, 1, f"adjust_conv_{number}_{name}", padding="same", use_bias=False))
-    return _normalized(Concatenate()(halves), f"adjust_bn_{name}")
+    return _normalized(concatenated(halves), f"adjust_bn_{name}")
 
 
 def _separable(x: Tensor, filters: int, size: int, name: str, stride: int = 1) -> Tensor:
@@ -189,7 +192,7 @@ def _normal_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Tensor:
         [_separable(new, filters, 3, f"normal_left5_{name}"), new],
     ]
     sums = [Add(name=f"normal_add_{number}_{name}")(pair) for number, pair in enumerate(pairs, 1)]
-    return Concatenate(name=f"normal_concat_{name}")([old, *sums])
+    return concatenated([old, *sums], f"normal_concat_{name}")
 
 
 def _reduction_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Tensor:
@@ -210,7 +213,7 @@ def _reduction_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Tenso
     last = _separable(first, filters, 3, f"reduction_left4_{name}")
     greatest = MaxPooling2D(3, strides=2, name=f"reduction_right5_{name}")(padded)
     fifth = Add(name=f"reduction_add4_{name}")([last, greatest])
-    return Concatenate(name=f"reduction_concat_{name}")([second, third, fourth, fifth])
+    return concatenated([second, third, fourth, fifth], f"reduction_concat_{name}")
 
 
 __all__ = ["NASNetLarge", "NASNetMobile", "decode_predictions", "preprocess_input"]

@@ -52,7 +52,8 @@ def ResNet50(
         weights: "imagenet" for Keras's, which are fetched once into the cache (`utils.get_file`); the path of a file
             with weights; None for random weights.
         input_tensor: a symbolic tensor to start with instead of a new `Input`.
-        input_shape: (height, width, channels) of the images. Without a top sizes may be None.
+        input_shape: (height, width, channels) of the images, or (channels, height, width) where that is the default
+            order (`config.set_image_data_format`). Without a top sizes may be None.
         pooling: what a model without a top ends with: None for the features of each place ``[batch, height, width,
             features]``, "avg" or "max" for their mean or maximum ``[batch, features]``.
         classes: how many classes the top has.
@@ -60,7 +61,8 @@ def ResNet50(
         name: the name of the model.
 
     Returns:
-        A functional model of float images ``[batch, height, width, channels]``, as `preprocess_input` prepares them.
+        A functional model of float images ``[batch, height, width, channels]``, as `preprocess_input` prepares them. It
+        is built in the default order of axes.
 
     Raises:
         ValueError: arguments do not go together, or there is no such file. OSError: the weights can't be fetched.
