@@ -1,4 +1,4 @@
-"""Settings of the whole process: the default float type and dtype policy, epsilon, the devices, the passes."""
+"""Settings of the whole process: default float type, dtype policy and order of axes, epsilon, devices, passes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..engine.graph.tracebacks import (
 from ..engine.objects.floats import floatx, set_floatx
 from ..engine.objects.policies import dtype_policy, set_dtype_policy
 from ..engine.objects.trust import allow_code_in_files
-from ..engine.ops.data_format import image_data_format
+from ..engine.ops.data_format import image_data_format, set_image_data_format
 from ..engine.passes.framework.switches import get_passes, set_passes
 from ..engine.passes.memory.memory_budget import memory_budget, set_memory_budget
 from ..engine.place.devices import list_devices, set_devices
@@ -41,19 +41,6 @@ def set_epsilon(value: float) -> None:
 def backend() -> str:
     """Return the name of what computes: always ``"anabranch"``."""
     return "anabranch"
-
-
-def set_image_data_format(data_format: str) -> None:
-    """Accept "channels_last", the only default order; layers take `data_format` each for themselves.
-
-    Raises:
-        ValueError: it is any other.
-    """
-    if data_format != "channels_last":
-        raise ValueError(
-            f"The default order of an image's axes is 'channels_last' and can't be set to {data_format!r}. Pass "
-            "data_format to the layers that need it."
-        )
 
 
 def set_backend(backend: str) -> None:

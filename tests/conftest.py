@@ -154,13 +154,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 @pytest.fixture(autouse=True)
 def same_surroundings(request: pytest.FixtureRequest) -> Generator[None]:
-    """Begin each test with the same seeds and settings, and take back what it makes of `floatx` and the dtype policy.
+    """Begin each test with the same seeds and settings; take back `floatx`, the dtype policy and the order of axes.
 
     This is one fixture, not one for each: pytest takes longer to set a fixture up than these take.
     """
     from anabranch.engine.codegen.llvm.library import library
     from anabranch.engine.common import dtypes
     from anabranch.engine.objects import policy
+    from anabranch.engine.ops import data_format
     from anabranch.engine.ops.random.keys import set_global_seed
 
     # Draws without a seed have the same values in every run, whichever tests ran before in the process.
@@ -170,6 +171,7 @@ def same_surroundings(request: pytest.FixtureRequest) -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dtypes, "_default_float", dtypes.default_float())
         patch.setattr(policy, "_global", policy._global)
+        patch.setattr(data_format, "_default", data_format.image_data_format())
         if request.path.name in _VERIFIED_IN_PART and os.environ["ANABRANCH_VERIFY"] == "1":
             patch.setenv("ANABRANCH_VERIFY", "4")
         if _is_without_kernels(request.node):

@@ -319,7 +319,6 @@ _EXAMPLES: list[tuple[str, str]] = [
     ),
     ("{}(1e-6)\nab.config.epsilon()\n{}(1e-7)", "config: set_epsilon"),
     ("{}('float64')\nab.config.floatx()\n{}('float32')", "config: set_floatx"),
-    ("{}('channels_last')", "config: set_image_data_format"),
     ("queue = {}(10, 'float32')\nqueue.enqueue(3.0)\nqueue.dequeue()", "queues: FIFOQueue"),
     (
         "queue = {}(10, min_after_dequeue=0, dtypes='float32', seed=1)\nqueue.enqueue(3.0)\nqueue.dequeue()",

@@ -24,6 +24,7 @@ from ..graph.value import FlowValue, Value
 from ..ops.base import as_array, convert_to_tensor, is_numpy
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.store_value import StoreValue
+from ..ops.data_format import image_data_format
 from ..ops.immediate import asked_device
 from ..place.kernels import where_possible
 from ..runtime.program import as_fetched
@@ -106,7 +107,8 @@ class Function(Generic[Outputs]):
     def _trace(self, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec], device: str) -> _Trace:
         statics = tuple(static_key(leaf) for position, leaf in enumerate(leaves) if position not in specs)
         paths = tuple(path for path, _ in flatten_with_path(arguments))
-        key = (paths, statics, tuple(specs.items()), device)
+        settings = (device, image_data_format())
+        key = (paths, statics, tuple(specs.items()), settings)
         trace = self._traces.get(key)
         if trace is None:
             self._log_trace(key)
@@ -114,7 +116,7 @@ class Function(Generic[Outputs]):
             text = "function %r was traced for %d shapes: it is traced for any size of each axis, and runs slower"
             log("fallback", INFO, text, self._name, self.relax_shapes)
             relaxed = {p: TensorSpec((None,) * len(s.shape or ()), s.dtype) for p, s in specs.items()}
-            key = (paths, statics, tuple(relaxed.items()), device)
+            key = (paths, statics, tuple(relaxed.items()), settings)
             trace, specs = self._traces.get(key), relaxed
         if trace is None:
             trace = self._traces[key] = _Trace(self, arguments, leaves, specs, device)
@@ -256,8 +258,8 @@ def function(
 
 
 def _kinds(arguments: Sequence[Any]) -> Any:
-    """Return the key of a trace of such arguments: NumPy's arrays and scalars; None if there are others."""
-    kinds: list[Any] = []
+    """Return the key of a trace of such arguments now: NumPy's arrays and scalars; None if there are others."""
+    kinds: list[Any] = [image_data_format()]
     for value in arguments:
         kind = cast("Any", type(value))
         if issubclass(kind, np.ndarray):
@@ -283,10 +285,11 @@ def _argument_name(function: Callable[..., Any], path: str) -> str:
 
 def _describe_key(function: Callable[..., Any], key: Any) -> dict[str, str]:
     """Return the spec or the fixed value of each argument of a trace, by its name."""
-    paths, statics, specs, _ = key
+    paths, statics, specs, (_, data_format) = key
     fixed, fed = iter(statics), dict(specs)
     forms = [str(fed[place]) if place in fed else repr(next(fixed, "")) for place in range(len(paths))]
-    return dict(zip((_argument_name(function, path) for path in paths), forms, strict=True))
+    described = dict(zip((_argument_name(function, path) for path in paths), forms, strict=True))
+    return {**described, "the default data_format": data_format}
 
 
 def _is_fed_as_it_is(given: Any, fed: Any) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...engine.ops.data_format import image_data_format
 from .fetching import Array, Split, fetch_from
 from .plain_objects import read_objects
 
@@ -17,7 +18,8 @@ def load_data() -> Split:
     """Load 50,000 images to train with and 10,000 to test with.
 
     Returns:
-        ``(x_train, y_train), (x_test, y_test)``: uint8 images ``[n, 32, 32, 3]``, uint8 classes ``[n, 1]``.
+        ``(x_train, y_train), (x_test, y_test)``: uint8 images ``[n, 32, 32, 3]``, uint8 classes ``[n, 1]``. The images
+        are ``[n, 3, 32, 32]`` where that is the default order (`config.set_image_data_format`).
 
     Raises:
         OSError: the file is not in the cache and can't be fetched.
@@ -29,8 +31,10 @@ def load_data() -> Split:
 
 
 def read_batch(path: Path, label_key: str) -> tuple[Array, Array]:
-    """Return the images ``[n, 32, 32, 3]`` and labels ``[n, 1]`` of one file of CIFAR."""
+    """Return the images and labels ``[n, 1]`` of one file of CIFAR; the images in the default order of axes."""
     with open(path, "rb") as stream:
         found = read_objects(stream)
-    images = found["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    images = found["data"].reshape(-1, 3, 32, 32)
+    if image_data_format() == "channels_last":
+        images = images.transpose(0, 2, 3, 1)
     return images, np.asarray(found[label_key], "uint8").reshape(-1, 1)

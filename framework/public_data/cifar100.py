@@ -16,7 +16,8 @@ def load_data(label_mode: str = "fine") -> Split:
         label_mode: "fine" for the 100 kinds, "coarse" for the 20 groups of them.
 
     Returns:
-        ``(x_train, y_train), (x_test, y_test)``: uint8 images ``[n, 32, 32, 3]``, uint8 classes ``[n, 1]``.
+        ``(x_train, y_train), (x_test, y_test)``: uint8 images ``[n, 32, 32, 3]``, uint8 classes ``[n, 1]``. The images
+        are ``[n, 3, 32, 32]`` where that is the default order (`config.set_image_data_format`).
 
     Raises:
         ValueError: `label_mode` is neither of these. OSError: the file is not in the cache and can't be fetched.

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ...engine.place.devices import devices_version
-from ...engine.summaries.scopes import recording
-from ...layers.core.layer_state import replacements
-from ...optim.optimizer import replaced_rates
+from .steps import surroundings
 
 if TYPE_CHECKING:
     from ...engine.graph import Variable
@@ -89,8 +86,7 @@ def key_of(model: Trained, strategy: object, first: Batch, *more: Hashable) -> H
     """
     leaves = tuple((tuple(leaf.shape), leaf.dtype) for leaf in first.leaves)
     held = tuple(map(id, model.variables))  # all of them are among those of the steps, which keep them
-    outside = devices_version(), recording(), replacements(), replaced_rates()
-    return id(strategy), id(model.optimizer), first.layout.key, leaves, held, outside, more
+    return id(strategy), id(model.optimizer), first.layout.key, leaves, held, surroundings(), more
 
 
 __all__ = ["KeptSteps", "key_of"]

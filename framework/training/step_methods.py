@@ -24,6 +24,7 @@ from ...engine.common.outputs import HasCall, Result
 from ...engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
 from ...engine.graph.provenance import building_part, user_stacklevel
 from ...engine.graph.tensor import NoValueError
+from ...engine.ops.data_format import image_data_format
 from ...engine.place.devices import devices_version
 from ...engine.session.eager_functions import functions_run_eagerly
 from ...engine.summaries.scopes import using_step
@@ -84,7 +85,7 @@ class StepMethods:
         self._is_building_step = False
         self._trained_variables: list[Variable] = []
         self._trained_states: set[tuple[object, ...]] = set()  # for which training steps were built
-        self._read_logs_program: tuple[Program, list[Metric], Logs, int] | None = None
+        self._read_logs_program: tuple[Program, list[Metric], Logs, tuple[int, str]] | None = None
         self._steps_on_cluster: object = None  # what makes the steps of `train_on_batch` with other workers
         self._kept_steps = KeptSteps()  # those of `fit` with other workers
         self._splits: dict[tuple[str, str], bool] = {}  # by kind of step and layout: whether workers may share a pass
@@ -296,7 +297,7 @@ class StepMethods:
         if self._is_eager():
             return {name: plain(np.asarray(value)) for name, value in sorted(_results(metrics, names).items())}
         known = self._read_logs_program
-        if known is None or known[1] != metrics or known[3] != devices_version():
+        if known is None or known[1] != metrics or known[3] != (devices_version(), image_data_format()):
             known = self._read_logs_program = _compile_results(metrics, names)
         program, _, structure, _ = known
         values = pack_as(structure, [plain(value) for value in program()])
@@ -437,8 +438,10 @@ def _flat_logs(logs: Mapping[str, object]) -> Logs:
     return flat
 
 
-def _compile_results(metrics: list[Metric], names: Mapping[int, str]) -> tuple[Program, list[Metric], Logs, int]:
-    """Compile a program that reads metrics' results; return also these, their structure, and the program's devices."""
+def _compile_results(
+    metrics: list[Metric], names: Mapping[int, str]
+) -> tuple[Program, list[Metric], Logs, tuple[int, str]]:
+    """Compile a program that reads metrics' results; return also these, their structure, and what it was made for."""
     found: Logs = {}
 
     def build(layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
@@ -446,4 +449,4 @@ def _compile_results(metrics: list[Metric], names: Mapping[int, str]) -> tuple[P
         return [ops.convert_to_tensor(leaf) for leaf in flatten(found)]
 
     program = compile_step(build, X_ONLY, [])
-    return program, metrics, found, devices_version()
+    return program, metrics, found, (devices_version(), image_data_format())

@@ -15,6 +15,7 @@ from ...engine.graph import Graph, Placeholder, Symbol, Tensor, TensorSpec, flat
 from ...engine.graph.graph import get_default_graph
 from ...engine.ops.base import apply
 from ...engine.ops.containers.tensor_arrays import ArrayRead
+from ...engine.ops.data_format import image_data_format
 from ...engine.ops.immediate import asked_device
 from ...engine.place.devices import devices_version
 from ...engine.session.inside import fetched_from
@@ -34,6 +35,15 @@ if TYPE_CHECKING:
 
 Program: TypeAlias = "Callable[..., tuple[Array, ...]]"  # of the arrays of a batch: what it fetches
 Build = Callable[[Layout, list[Tensor]], list[Tensor]]
+
+
+def surroundings() -> tuple[Hashable, ...]:
+    """Return what steps depend on besides model and batch.
+
+    These are the devices, the writer of summaries, the weights and schedules of rates that were replaced, and the
+    default order of an image's axes.
+    """
+    return devices_version(), recording(), replacements(), replaced_rates(), image_data_format()
 
 
 def _name_the_batch(error: MemoryError, batch: Batch) -> None:
@@ -60,10 +70,7 @@ class StepPrograms:
         self._build = build
         self._remote = remote
         self._is_eager = is_eager
-        self._devices = devices_version()
-        self._recording = recording()
-        self._replacements = replacements()
-        self._rates = replaced_rates()
+        self._made_for = surroundings()
         self._programs: dict[Hashable, Program] = {}
         self._families: dict[Hashable, ShapePrograms] = {}
         self._loops: dict[Hashable, tuple[int, Program]] = {}
@@ -119,18 +126,17 @@ class StepPrograms:
         if program is None:
             program = self._programs[key] = self._find(batch)
             self._latest = batch.layout, [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
-            self._replacements = replacements()  # layers that are built in the step may get adapters there
+            self._made_for = surroundings()  # layers that are built in the step may get adapters there
         return program
 
     def _check_scopes(self) -> None:
-        """Forget the programs if devices, the writer of summaries, weights, or schedules of rates are others.
+        """Forget the programs if what is around them has changed, see `surroundings`.
 
         Raises:
             PlacementError, GpuUnavailableError: a device is asked for around that is not there.
         """
         asked_device("A step of a model")
-        made_for = (self._devices, self._recording, self._replacements, self._rates)
-        if made_for != (devices_version(), recording(), replacements(), replaced_rates()):
+        if self._made_for != surroundings():
             self.clear()
 
     @property
@@ -166,10 +172,7 @@ class StepPrograms:
 
     def clear(self) -> None:
         """Forget all programs, because what they were built from has changed."""
-        self._devices = devices_version()
-        self._recording = recording()
-        self._replacements = replacements()
-        self._rates = replaced_rates()
+        self._made_for = surroundings()
         self._programs.clear()
         self._families.clear()
         self._loops.clear()

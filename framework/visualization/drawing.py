@@ -54,7 +54,7 @@ def draw_bounding_boxes(
         line_thickness: of the boxes, in pixels.
         text_thickness: of the outlines of letters.
         font_scale: the size of letters, in 12 pixels.
-        data_format: "channels_last" or "channels_first"; by default that of the configuration.
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Returns:
         uint8 ``[batch, height, width, 3]``.
@@ -132,7 +132,7 @@ def draw_segmentation_masks(
         alpha: how opaque the colours are, from 0 to 1.
         blend: mix colours with the image; False puts them in its place.
         ignore_index: the class of pixels that stay as they are.
-        data_format: "channels_last" or "channels_first"; by default that of the configuration.
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Returns:
         uint8 ``[batch, height, width, 3]``.

@@ -50,7 +50,7 @@ def plot_image_gallery(
         show: open it in a program that shows images. Notebooks show what is returned.
         transparent: leave the ground transparent, where the kind of file can.
         legend_handles: pairs of a name and a colour, below the images.
-        data_format: "channels_last" or "channels_first"; by default that of the configuration.
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Returns:
         The gallery, an image of Pillow, which notebooks show. (Keras draws with matplotlib and returns nothing.)

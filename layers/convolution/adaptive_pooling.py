@@ -73,7 +73,7 @@ class AdaptiveAveragePooling2D(_AdaptiveAveragePooling):
     Args:
         output_size: the height and width of the output: an int for both, or a pair. Window number i of n along an axis
             of size s reaches from ``floor(i * s / n)`` to before ``ceil((i + 1) * s / n)``.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         **kwargs: see `Layer`.
 
     Shapes: ``(batch, height, width, channels)`` to ``(batch, *output_size, channels)``, or both with the channels in

@@ -145,7 +145,7 @@ class Conv2D(_Conv):
         kernel_size: the size of the windows: an int, or one for each spatial axis.
         strides: cells from one window to the next: likewise.
         padding: ``"valid"`` (none) or ``"same"`` (zeros on both sides, so that at stride 1 the sizes stay).
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
         groups: input channels and filters are divided into this many groups, each convolved by itself.
         activation: a name or function; None for none.

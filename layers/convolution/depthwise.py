@@ -94,7 +94,7 @@ class DepthwiseConv2D(_DepthwiseConv):
         strides: cells from one window to the next: likewise.
         padding: ``"valid"`` or ``"same"``.
         depth_multiplier: how many channels of the output each channel of the input gives.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
         activation: a name or function; None for none.
         use_bias: whether there is a bias.
@@ -215,7 +215,7 @@ class SeparableConv2D(_SeparableConv):
         kernel_size: the size of the windows: an int, or one for each spatial axis.
         strides: cells from one window to the next: likewise.
         padding: ``"valid"`` or ``"same"``.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
         depth_multiplier: how many channels each channel of the input gives before they are mixed.
         activation: a name or function; None for none.

@@ -96,7 +96,7 @@ class MaxPooling2D(_MaxPooling):
         pool_size: the size of the windows: an int, or one for each spatial axis.
         strides: cells from one window to the next: likewise; by default `pool_size`.
         padding: ``"valid"`` (none) or ``"same"``, where cells outside the input do not count.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         name: see `Layer`.
         **kwargs: see `Layer`.
 
@@ -172,7 +172,7 @@ class AveragePooling2D(_AveragePooling):
         pool_size: the size of the windows: an int, or one for each spatial axis.
         strides: cells from one window to the next: likewise; by default `pool_size`.
         padding: ``"valid"`` (none) or ``"same"``, where cells outside the input do not count.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         name: see `Layer`.
         **kwargs: see `Layer`.
 
@@ -290,7 +290,7 @@ class GlobalAveragePooling2D(_GlobalAveragePooling):
     """The mean of each channel over all cells (Lin et al., 2013).
 
     Args:
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         keepdims: keep axes of size 1 in the cells' place.
         **kwargs: see `Layer`.
 

@@ -119,7 +119,7 @@ class Conv2DTranspose(_ConvTranspose):
         output_padding: instead of those sizes, ``(n - 1) * strides + r + output_padding`` with "valid", and ``(n - 1)
             * strides + r % 2 + output_padding`` with "same"; None, an int, or one for each spatial axis, less than
             `strides`.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         dilation_rate: from one cell of the kernel to the next; an int, or one for each spatial axis.
         activation: a name or function; None for none.
         use_bias: whether there is a bias.

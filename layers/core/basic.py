@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ...engine.graph import Tensor
 from ...engine.objects.arguments import check_numbers, refused
 from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
 from ...engine.ops.base import TensorLike
+from ...engine.ops.data_format import image_data_format
 from .layer import Layer
 from .layer_config import config_from_signature
 
@@ -64,14 +65,16 @@ class Rescaling(Layer):
     """``inputs * scale + offset``.
 
     Args:
-        scale: a number, or a list with one for each feature.
+        scale: a number, or a list with one for each feature. If the default order of an image's axes
+            (`config.set_image_data_format`) is "channels_first" when the layer is made, the features are the channels
+            of images, ``(batch, channels, height, width)``.
         offset: as `scale`.
     """
 
     def __init__(self, scale: object, offset: object = 0.0, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
-        self.scale = scale
-        self.offset = offset
+        self.scale = _of_channels(scale)
+        self.offset = _of_channels(offset)
         self.supports_masking = True
         self._build_at_init()
 
@@ -82,6 +85,23 @@ class Rescaling(Layer):
 
     def get_config(self) -> dict[str, Any]:
         return serialize_keras_object(super().get_config())  # arrays and tensors, too
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Return the layer of a config, whose lists follow the last axes whatever the default order is now."""
+        layer = super().from_config(config)
+        for name in ("scale", "offset"):
+            if name in config and image_data_format() == "channels_first":
+                setattr(layer, name, deserialize_keras_object(config[name]))
+        return layer
+
+
+def _of_channels(values: object) -> object:
+    """Return numbers for channels in a shape that broadcasts to images in the default order of axes."""
+    if image_data_format() == "channels_last":
+        return values
+    array = np.asarray(values)
+    return values if array.ndim not in (1, 2) else array.reshape(array.shape + (1,) * (3 - array.ndim)).tolist()
 
 
 @config_from_signature(output_shape="", mask="_written_mask")

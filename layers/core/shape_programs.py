@@ -12,6 +12,7 @@ from ...engine.common.logs import INFO, changes_of, is_logged, log
 from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Value, flatten, pack_as
 from ...engine.ops import convert_to_tensor
 from ...engine.ops.base import TensorLike, as_array
+from ...engine.ops.data_format import image_data_format
 from ...engine.ops.immediate import asked_device
 from ...engine.place.devices import devices_version
 from ...engine.session.function import as_values
@@ -105,7 +106,7 @@ class ArrayFunction:
     def __init__(self, function: Callable[..., object]) -> None:
         self.notes: list[Any] = []
         self._function = function
-        self._devices = devices_version()
+        self._made_for = devices_version(), image_data_format()
         self._families: dict[Hashable, ShapePrograms] = {}
         self._found: dict[_Key, Program] = {}
         self._recorded: dict[_Key, tuple[object, Recording]] = {}
@@ -117,8 +118,9 @@ class ArrayFunction:
             PlacementError, GpuUnavailableError: a device is asked for around that is not there.
         """
         asked_device("The call of a layer")
-        if self._devices != devices_version():  # other devices have been declared
-            self._devices = devices_version()
+        made_for = devices_version(), image_data_format()
+        if self._made_for != made_for:  # other devices have been declared, or the default order of axes is another
+            self._made_for = made_for
             self._families.clear()
             self._found.clear()
             self._recorded.clear()

@@ -35,7 +35,8 @@ class Flatten(Layer):
     """All axes but the first made one: ``(batch, ...)`` to ``(batch, features)``.
 
     Args:
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``, whose channels are moved last first.
+        data_format: ``"channels_last"``, or ``"channels_first"``, whose channels are moved last first; by default
+            `config.image_data_format()`.
     """
 
     def __init__(self, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:

@@ -103,7 +103,7 @@ class RandomRotation(RandomWarp):
         interpolation: "bilinear" or "nearest".
         seed: an integer, so that a new process draws the same.
         fill_value: the value outside with "constant".
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         bounding_box_format: see `ImageLayer`. Boxes around boxes that were turned are larger than what was inside.
 
     Raises:
@@ -332,7 +332,7 @@ class RandomErasing(RandomImageLayer):
         fill_value: a number or one for each channel; None for normal noise.
         value_range: the range of the pixels.
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Raises:
         ValueError: a range is outside of [0, 1].

@@ -29,7 +29,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         clip_limit: how many times as often as on average a value counts at most, so that noise does not grow in tiles
             that are nearly even; 0 for no limit.
         tile_grid_size: ``(rows, columns)``, into how many tiles an image is divided.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     A pixel takes what the four tiles around it make of its value, weighted by how near they are.
 

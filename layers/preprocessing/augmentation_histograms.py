@@ -76,7 +76,7 @@ class Equalization(ImageLayer):
     Args:
         value_range: the range of the pixels.
         bins: how many values are distinguished.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     How often values occur is counted over all images of a batch together, as Keras does.
 

@@ -44,7 +44,7 @@ class MixUp(_Mixing):
     Args:
         alpha: the weights are drawn from a beta distribution with this for both parameters: the larger, the nearer to
             the middle.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same.
         bounding_box_format: see `ImageLayer`. Boxes of the other image are put behind those of each.
 
@@ -100,7 +100,7 @@ class CutMix(_Mixing):
     Args:
         factor: from 0 to 1, or a range: the parameter of the beta distribution that areas are drawn from.
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Labels are one-hot, or probabilities: ``{"images": ..., "labels": ...}``, ``(batch, classes)``.
 

@@ -44,7 +44,7 @@ class RandomShear(RandomWarp):
         interpolation: "bilinear" or "nearest".
         fill_mode: the values outside: "reflect", "wrap", "constant" or "nearest".
         fill_value: the value outside with "constant".
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same.
         bounding_box_format: see `ImageLayer`.
 
@@ -104,7 +104,7 @@ class RandomPerspective(RandomImageLayer):
         interpolation: "bilinear" or "nearest".
         fill_value: the value outside.
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         bounding_box_format: see `ImageLayer`.
 
     Raises:
@@ -174,7 +174,7 @@ class RandomGaussianBlur(RandomImageLayer):
         kernel_size: the size of the filter, an odd number or two of them.
         sigma: how wide the filter is at most, or a range from 0 to 1. It is drawn once a batch for each of two axes.
         value_range: the range of the pixels, which they are clipped to.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same.
 
     Raises:
@@ -234,7 +234,7 @@ class RandomElasticTransform(RandomImageLayer):
         fill_value: the value outside with "constant".
         value_range: the range of the pixels, which they are clipped to.
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Raises:
         ValueError: factor or scale are outside of [0, 1], a mode is unknown, or the images' size is.

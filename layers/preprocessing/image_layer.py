@@ -54,7 +54,7 @@ class ImageLayer(Layer):
     `transform_bounding_boxes` and `transform_segmentation_masks`, with Keras's arguments. A class may override these.
 
     Args:
-        data_format: "channels_last" (the default) or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         bounding_box_format: of ``"bounding_boxes"``, a dict of "boxes" and "labels", beside the images: "xyxy", "yxyx",
             "xywh", "center_xywh" or "center_yxhw"; behind "rel_" as parts of the image's width and height.
 

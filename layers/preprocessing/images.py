@@ -30,7 +30,7 @@ class Resizing(ImageLayer):
         fill_mode: "constant", how padding is filled.
         fill_value: the value that padding is filled with.
         antialias: smooth when sizes shrink.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         bounding_box_format: see `ImageLayer`.
 
     Input: images ``(..., height, width, channels)``; those of integers stay integers. Boxes are those of Keras: where
@@ -118,7 +118,7 @@ class CenterCrop(ImageLayer):
 
     Args:
         height, width: the size of the window.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         bounding_box_format: see `ImageLayer`.
 
     Raises:
@@ -177,7 +177,7 @@ class RandomFlip(RandomImageLayer):
     Args:
         mode: "horizontal" (left and right), "vertical" (top and bottom) or "horizontal_and_vertical" (both at once).
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         bounding_box_format: see `ImageLayer`.
 
     Raises:
@@ -234,7 +234,7 @@ class RandomCrop(RandomImageLayer):
     Args:
         height, width: the size of the window.
         seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
         bounding_box_format: see `ImageLayer`.
 
     Raises:

@@ -49,7 +49,7 @@ class STFTSpectrogram(Layer):
         scaling: "density" or "spectrum": what the window is divided by, its norm or its sum; None for nothing.
         padding: "valid" or "same".
         expand_dims: keep frequencies and channels as two axes.
-        data_format: "channels_last" (the default) or "channels_first".
+        data_format: "channels_last" or "channels_first"; by default `config.image_data_format()`.
 
     Input: ``(batch, samples, channels)``, floats. Output, with ``fft_length // 2 + 1`` frequencies (twice that for
     "stft"): ``(batch, frames, channels * frequencies)``, or with `expand_dims` ``(batch, frames, frequencies,

@@ -44,7 +44,7 @@ class ConvLSTMCell(RecurrentCell):
         kernel_size: the size of the windows: an int, or one for each spatial axis.
         strides: cells of the input from one window to the next: likewise. Windows over h are side by side.
         padding: of the input: ``"valid"`` or ``"same"``; h is always padded to stay as large.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         dilation_rate: of the input, from one cell of a window to the next; an int, or one for each spatial axis.
         activation: of candidate and output; a name or function.
         recurrent_activation: of the gates.
@@ -308,7 +308,7 @@ class ConvLSTM2D(_ConvLSTM):
         kernel_size: the size of the windows: an int, or one for each spatial axis.
         strides: cells of the input from one window to the next: likewise.
         padding: ``"valid"`` or ``"same"``.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
         activation: of candidate and output; a name or function.
         recurrent_activation: of the gates.

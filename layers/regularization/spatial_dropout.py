@@ -48,7 +48,7 @@ class SpatialDropout2D(_SpatialDropout):
 
     Args:
         rate: the part of the channels to drop, from 0 to 1.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         seed: an integer, so that a new process draws the same masks.
         **kwargs: see `Layer`.
 

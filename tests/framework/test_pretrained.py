@@ -63,6 +63,14 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path):
     assert {key for key in theirs if key not in own and "num_batches_tracked" not in key} == set()
 
 
+@pytest.mark.parametrize("name", ["resnet", "vit"])
+def test_images_have_channels_last_whatever_the_default_is(name: str):
+    ab.config.set_image_data_format("channels_first")
+    x, expected, counts = golden(name)
+    found = logits_of(pretrained.load(GOLDEN / name), x)
+    np.testing.assert_allclose(found[counts], expected[counts], rtol=1e-4, atol=2e-6)
+
+
 def test_there_are_golden_folders():
     assert len(NAMES) == 11
 

@@ -185,6 +185,8 @@ def test_cifar10(cache: Path):
     assert (x_train.shape, y_train.shape, x_test.shape) == ((10, 32, 32, 3), (10, 1), (2, 32, 32, 3))
     np.testing.assert_array_equal(x_test[1, :, :, 2], images[1, 2048:].reshape(32, 32))
     assert (y_test.tolist(), y_test.dtype) == ([[4], [9]], "uint8")
+    ab.config.set_image_data_format("channels_first")
+    np.testing.assert_array_equal(cifar10.load_data()[1][0], images.reshape(2, 3, 32, 32))
 
 
 def test_cifar100(cache: Path):
@@ -198,6 +200,8 @@ def test_cifar100(cache: Path):
     assert cifar100.load_data("coarse")[1][1].tolist() == [[7]]
     with pytest.raises(ValueError, match="label_mode must be 'fine' or 'coarse', got 'both'"):
         cifar100.load_data("both")
+    ab.config.set_image_data_format("channels_first")
+    assert cifar100.load_data()[0][0].shape == (1, 3, 32, 32)
 
 
 @pytest.fixture

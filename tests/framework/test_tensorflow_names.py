@@ -243,9 +243,8 @@ def test_the_names_of_keras_for_settings():
     for value in (np.ones(2), ab.ops.ones(2), ab.Variable(1.0)):
         assert not backend.is_keras_tensor(value)
         assert not isinstance(value, ab.KerasTensor)
-    backend.set_image_data_format("channels_last")
-    with pytest.raises(ValueError, match=r"can't be set to 'channels_first'\. Pass data_format to the layers"):
-        backend.set_image_data_format("channels_first")
+    backend.set_image_data_format("channels_first")
+    assert ab.config.image_data_format() == "channels_first"
     ab.config.disable_traceback_filtering()
     assert not ab.config.is_traceback_filtering_enabled()
     ab.config.enable_traceback_filtering()

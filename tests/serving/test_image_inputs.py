@@ -73,6 +73,12 @@ def test_in_process(served: Served, expected: Any) -> None:
     np.testing.assert_array_equal(served.servable(x=expected)["same"], expected)
 
 
+def test_served_images_have_channels_last_whatever_the_default_is(served: Served, expected: Any) -> None:
+    ab.config.set_image_data_format("channels_first")
+
+    np.testing.assert_array_equal(served.servable(IMAGES)["same"], expected)
+
+
 def test_tensorflow_rest(served: Served, expected: Any) -> None:
     boxed = [{"b64": base64.b64encode(each).decode()} for each in IMAGES]
     for body in ({"instances": boxed}, {"instances": [{"x": each} for each in boxed]}):

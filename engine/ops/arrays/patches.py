@@ -210,7 +210,7 @@ def extract_patches(
         strides: the distances between neighbouring patches; `size` by default.
         dilation_rate: the distance between neighbouring pixels of a patch.
         padding: ``"valid"``, or ``"same"`` for zeros around the images, so that there is a patch at every stride.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Returns:
         [batch, rows, columns, height * width * channels], or with channels first [batch, values, rows, columns].
@@ -335,7 +335,7 @@ def reconstruct_patches(
             is beyond them, on both sides, is left out.
         strides: `size` (the default), for patches that overlap have no inverse.
         padding: ``"valid"`` or ``"same"``.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Returns:
         [batch, height, width, channels], or with channels first [batch, channels, height, width]; of volumes and of one
@@ -406,7 +406,7 @@ def depth_to_space(x: TensorLike, block_size: int, data_format: str | None = "ch
     Args:
         x: images, [batch, height, width, channels], or with channels first [batch, channels, height, width].
         block_size: the height and width of a block, 2 at least.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` (the default) or ``"channels_first"``; None for `config.image_data_format()`.
 
     Returns:
         Images `block_size` times as high and wide with ``channels / block_size ** 2`` channels.
@@ -433,7 +433,7 @@ def space_to_depth(x: TensorLike, block_size: int, data_format: str | None = "ch
     Args:
         x: images, [batch, height, width, channels], or with channels first [batch, channels, height, width].
         block_size: the height and width of a block, 2 at least.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` (the default) or ``"channels_first"``; None for `config.image_data_format()`.
 
     Returns:
         Images of ``1 / block_size`` of the height and width, with ``channels * block_size ** 2`` channels.

@@ -31,7 +31,7 @@ def adaptive_max_pool(inputs: TensorLike, output_size: int | Sequence[int], data
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
         output_size: the spatial sizes of the result: an int, or one for each of the 1 to 3 spatial axes. Window number
             i of n along an axis of size s reaches from ``floor(i * s / n)`` to before ``ceil((i + 1) * s / n)``.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Returns:
         [batch, *output_size, channels], in the input's data format.

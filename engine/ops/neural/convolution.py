@@ -361,7 +361,7 @@ def conv(
         strides: cells from one window to the next; an int, or one for each spatial axis.
         padding: ``"valid"`` (none), ``"same"`` (zeros on both sides, so that at stride 1 the size stays), or with
             one spatial axis ``"causal"`` (zeros before the first cell, so that no result depends on later cells).
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
 
     Returns:
@@ -506,7 +506,7 @@ def conv_transpose(
         strides: cells of the result from one cell of the input to the next; an int, or one for each spatial axis.
         padding: ``"valid"`` or ``"same"``.
         output_padding: further cells at the end of each axis; None, an int, or one for each spatial axis.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
         dilation_rate: from one cell of the kernel to the next; an int, or one for each spatial axis.
 
     Returns:

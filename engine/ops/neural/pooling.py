@@ -462,7 +462,7 @@ def max_pool(
         strides: cells from one window to the next; by default `pool_size`.
         padding: ``"valid"`` (windows are inside) or ``"same"`` (they may reach out on both sides, so that at stride 1
             the size stays).
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Returns:
         [batch, *new sizes, channels], in the input's data format.

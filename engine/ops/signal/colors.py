@@ -20,7 +20,7 @@ def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tens
 
     Args:
         images: one image or a batch, with 3 channels or 1. Integers are truncated.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Returns:
         Images of the same dtype with 1 channel.
@@ -64,7 +64,7 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
 
     Args:
         images: one image or a batch, of floats in [0, 1], with 3 channels.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Raises:
         ValueError: the images are not floats, or have another number of axes or channels.
@@ -93,7 +93,7 @@ def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
 
     Args:
         images: one image or a batch, of floats in [0, 1], with 3 channels.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Raises:
         ValueError: the images are not floats, or have another number of axes or channels.

@@ -82,7 +82,7 @@ def gaussian_blur(
         kernel_size: the sizes of the filter along the width and along the height. (So Keras computes; its documentation
             has the height first.)
         sigma: the standard deviations in the same order: numbers, or tensors to which gradients flow.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Raises:
         ValueError: the sizes or deviations are not pairs or not positive, or the images have another number of axes.
@@ -110,7 +110,7 @@ def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
 
     Args:
         images: one image or a batch, of height and width 2 at least.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Returns:
         The images with one more axis at the end, of two: [downward, rightward].
@@ -187,7 +187,7 @@ def ssim(
         max_val: the range of values.
         filter_size, filter_sigma: the window in which the images are compared.
         k1, k2: what keeps the quotients of brightness and contrast from division by zero.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Returns:
         A scalar for one image, [batch] for a batch; the mean over pixels and channels.

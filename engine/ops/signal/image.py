@@ -41,7 +41,7 @@ def pad_images(
         top_padding, bottom_padding, target_height: how many rows to add above and below, and how many there are then.
             Exactly two are given.
         left_padding, right_padding, target_width: the same for the columns.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Raises:
         ValueError: not two of each three are given, or one of them or the third is negative.
@@ -82,7 +82,7 @@ def crop_images(
         top_cropping, bottom_cropping, target_height: how many rows to leave out above and below, and how many there are
             then. Exactly two are given.
         left_cropping, right_cropping, target_width: the same for the columns.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Raises:
         ValueError: not two of each three are given, or one of them or the third is negative.

@@ -166,7 +166,7 @@ def resize(
         pad_to_aspect_ratio: put the images in the middle of a plain area with the new ratio of height to width first.
         fill_mode: how that area is filled: only ``"constant"``.
         fill_value: the value of that area.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Raises:
         ValueError: an argument is not one of those above, the images have another number of axes, or both ratios are to

@@ -211,7 +211,7 @@ def affine_transform(
         interpolation: ``"nearest"`` or ``"bilinear"``.
         fill_mode: the values outside the images: see `map_coordinates`.
         fill_value: the value of ``"constant"``.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Raises:
         ValueError: an argument is not one of those above.
@@ -262,7 +262,7 @@ def perspective_transform(
         end_points: where they come to, of the same shape. Gradients flow to both.
         interpolation: ``"nearest"`` or ``"bilinear"``.
         fill_value: the value outside the images.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Raises:
         ValueError: an argument is not one of those above.
@@ -317,7 +317,7 @@ def elastic_transform(
         fill_mode: the values outside the images: see `map_coordinates`.
         fill_value: the value of ``"constant"``.
         seed: of the random moves: None, an int, a `SeedGenerator` or a key.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        data_format: ``"channels_last"`` or ``"channels_first"``; by default `config.image_data_format()`.
 
     Raises:
         ValueError: an argument is not one of those above.
