@@ -16,8 +16,9 @@ from ..engine.common.dtypes import name_of
 from ..engine.control_flow.cond import cond
 from ..engine.graph import Tensor, Variable
 from ..engine.objects.floats import floatx
+from ..engine.ops.data_format import check_data_format
 from ..engine.ops.random import samplers as random
-from .config import epsilon, image_data_format
+from .config import epsilon
 from .utils import is_keras_tensor
 
 if TYPE_CHECKING:
@@ -354,7 +355,7 @@ def bias_add(x: TensorLike, bias: TensorLike, data_format: str | None = None) ->
     """Add a bias to each channel."""
     bias = ops.convert_to_tensor(bias)
     rank = ndim(x) or 0
-    if data_format == "channels_first" and ndim(bias) == 1 and rank > 2:
+    if check_data_format("K.bias_add", data_format) == "channels_first" and ndim(bias) == 1 and rank > 2:
         bias = ops.reshape(bias, (-1, *[1] * (rank - 2)))
     return ops.add(x, bias)
 
@@ -407,7 +408,7 @@ def spatial_2d_padding(
     data_format: str | None = None,
 ) -> Tensor:
     """Add rows and columns of zeros around images."""
-    is_first = (data_format or image_data_format()) == "channels_first"
+    is_first = check_data_format("K.spatial_2d_padding", data_format) == "channels_first"
     none = (0, 0)
     return ops.pad(x, (none, none, *padding) if is_first else (none, *padding, none))
 
@@ -416,7 +417,7 @@ def resize_images(
     x: TensorLike, height_factor: int, width_factor: int, data_format: str, interpolation: str = "nearest"
 ) -> Tensor:
     """Scale images up by factors."""
-    place = 2 if data_format == "channels_first" else 1
+    place = 2 if check_data_format("K.resize_images", data_format) == "channels_first" else 1
     rows, columns = ops.shape(x)[place], ops.shape(x)[place + 1]
     size = (rows * height_factor, columns * width_factor)
     return ops.image.resize(x, size, interpolation=interpolation, data_format=data_format)

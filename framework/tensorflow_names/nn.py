@@ -157,13 +157,25 @@ def batch_normalization(
 
 
 def depth_to_space(input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None) -> Tensor:
-    """Spread the channels of each pixel over a block of pixels; see `anabranch.ops.depth_to_space`."""
-    return ops.depth_to_space(input, block_size, _order(data_format))
+    """Spread the channels of each pixel over a block of pixels; see `anabranch.ops.depth_to_space`.
+
+    Channels are the places in the block, row by row, each with all output channels, in both orders of axes. (By
+    `anabranch.ops` with channels first, as in Keras, they are the output channels, each with all places.)
+    """
+    return _channels_last(lambda x: ops.depth_to_space(x, block_size), input, data_format)
 
 
 def space_to_depth(input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None) -> Tensor:
-    """Put the pixels of each block into the channels of one; see `anabranch.ops.space_to_depth`."""
-    return ops.space_to_depth(input, block_size, _order(data_format))
+    """Put the pixels of each block into the channels of one, in the order that `depth_to_space` takes."""
+    return _channels_last(lambda x: ops.space_to_depth(x, block_size), input, data_format)
+
+
+def _channels_last(function: Callable[[Tensor], Tensor], images: TensorLike, data_format: str) -> Tensor:
+    """Compute a function of images with their channels last, wherever they are."""
+    images = ops.convert_to_tensor(images)
+    if _order(data_format) == "channels_last":
+        return function(images)
+    return ops.transpose(function(ops.transpose(images, (0, 2, 3, 1))), (0, 3, 1, 2))
 
 
 def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
@@ -230,7 +242,11 @@ def weighted_cross_entropy_with_logits(
 
 
 def _order(data_format: str | None) -> str:
-    return "channels_first" if data_format is not None and data_format.startswith("NC") else "channels_last"
+    if data_format in ("NCW", "NCHW", "NCDHW"):
+        return "channels_first"
+    if data_format not in (None, "NWC", "NHWC", "NDHWC"):
+        raise ValueError(f'data_format must be "NHWC" or "NCHW" (with W alone or D, H, W), got {data_format!r}.')
+    return "channels_last"
 
 
 def _inner_sizes(given: int | Sequence[int | Tensor], order: str, rank: int) -> int | tuple[int, ...]:

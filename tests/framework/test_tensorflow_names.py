@@ -653,3 +653,14 @@ def test_dtypes_without_order_have_no_limits() -> None:
     for dtype in (tf.bool, tf.complex64, tf.string):
         with pytest.raises(TypeError, match=f"tf.{dtype}: there is no lowest and no largest number"):
             _ = dtype.max
+
+
+def test_blocks_of_channels_first_have_tensorflows_order() -> None:
+    """Its kernels for NCHW read channels as (row in the block, column in it, output channel)."""
+    x = np.arange(1 * 12 * 2 * 3, dtype="float32").reshape(1, 12, 2, 3)
+    found = np.asarray(tf.nn.depth_to_space(x, 2, "NCHW"))
+    expected = x.reshape(1, 2, 2, 3, 2, 3).transpose(0, 3, 4, 1, 5, 2).reshape(1, 3, 4, 6)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.asarray(tf.nn.space_to_depth(found, 2, "NCHW")), x)
+    with pytest.raises(ValueError, match="data_format"):
+        tf.nn.depth_to_space(x, 2, "CHWN")
