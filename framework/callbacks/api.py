@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ...engine.objects.on_demand import no_attribute
 from ..event_file import EventWriter
+from ..models.fit_callbacks import Callback, CallbackList, History, ProgbarLogger
 from ..serving.exporting.callback import ExportServable
-from .base import Callback, CSVLogger, History, LambdaCallback, TerminateOnNaN
-from .callback_list import CallbackList
 from .checkpoint import BackupAndRestore, ModelCheckpoint
 from .every import Every
+from .loggers import CSVLogger, RemoteMonitor
 from .monitor import EarlyStopping, LearningRateScheduler, MonitorCallback, ReduceLROnPlateau
-from .others import ProgbarLogger, RemoteMonitor, SwapEMAWeights
+from .others import LambdaCallback, SwapEMAWeights, TerminateOnNaN
 from .tensorboard import TensorBoard
 
 __all__ = [

@@ -12,11 +12,12 @@ import numpy as np
 
 from ...engine.checkpoint.files import is_checkpoint
 from ...engine.checkpoint.folders import Folder, folder_of
+from ..models.fit_callbacks import Callback
 from ..saving.archive import SavedFileError
 from ..saving.checkpointing import RunCallback, TrainingRun
 from ..saving.run_files import is_backup, is_unfinished, remove_backup
+from ..training.base_callback import Logs
 from ..training.limits import show
-from .base import Callback, Logs
 from .monitor import MonitorCallback
 
 
@@ -112,6 +113,9 @@ class ModelCheckpoint(MonitorCallback):
         self._best_file: str | None = None
         self._best_kept: float | None = None
         self._check_names()
+
+    def _needs_whole_optimizer(self) -> bool:
+        return not self.save_weights_only
 
     def _check_names(self) -> None:
         endings = (".weights.h5",) if self.save_weights_only else (".keras", ".h5")
@@ -220,7 +224,7 @@ class ModelCheckpoint(MonitorCallback):
             show(f"\n{text}")
 
 
-class BackupAndRestore(RunCallback):
+class BackupAndRestore(RunCallback, Callback):
     """Backs up a `fit` under way, and takes it up again when the same program is started again.
 
     A checkpoint, in the format of `distribute.CheckpointManager`, holds the weights, the optimizers' state, all random

@@ -11,15 +11,15 @@ from ...engine.graph.state.aligned import own_copy
 from ...engine.graph.state.sharded import ShardedVariable
 from ...engine.queues.writing import writing_together
 from ..data.adapters import Data
+from ..models.fit_callbacks import Callback, CallbackList
 from ..saving.checkpointing import stateful_parts
+from ..training.base_callback import Logs
 from ..training.epochs import Epochs
 from ..training.fit_data import validation_data_of
-from .base import Callback, Logs
-from .callback_list import CallbackList
 
 if TYPE_CHECKING:
     from ..model_types import ModelData
-    from ..models.model import Model
+    from ..training.base_model import BaseModel
 
 
 class Every(Callback):
@@ -88,11 +88,14 @@ class Every(Callback):
         """The callbacks that are called every `steps` steps."""
         return self._inner.callbacks
 
+    def _callbacks_inside(self) -> list[Callback]:
+        return self._inner.callbacks
+
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
         self._inner.set_params(params)
 
-    def set_model(self, model: Model) -> None:
+    def set_model(self, model: BaseModel) -> None:
         super().set_model(model)
         self._inner.set_model(model)
 
@@ -145,7 +148,7 @@ class Every(Callback):
 
 
 @contextmanager
-def _averages_kept(model: Model) -> Generator[None]:
+def _averages_kept(model: BaseModel) -> Generator[None]:
     """Restore the running averages, and the states that steps of testing may change, after the block."""
     trained = {id(variable) for variable in (*model.trainable_variables, *getattr(model.optimizer, "variables", ()))}
     parts = stateful_parts(model).values()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..models.fit_callbacks import Callback
+from ..training.base_callback import Logs
 from ..training.limits import show
-from .base import Callback, Logs
 
 if TYPE_CHECKING:
     from ...optim import Optimizer

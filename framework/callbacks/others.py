@@ -1,173 +1,103 @@
-"""Callbacks that report progress, and one that puts averaged weights in place."""
+"""Callbacks made of functions, one that stops at NaN, and one that puts averaged weights in place."""
 
 from __future__ import annotations
 
-import json
-import warnings
-from collections.abc import Mapping
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ...engine.queues.writing import writing_together
-from .base import Callback, Logs
-from .progress import Progress, make_progress, resolve_verbose
+from ...engine.runtime import numerics
+from ..models.fit_callbacks import Callback
+from ..training.base_callback import Logs
+from ..training.limits import show
 
 if TYPE_CHECKING:
     from ...engine.graph import Variable
     from ..structures import Array
 
-_TIMEOUT = 10.0  # seconds
 
-
-class RemoteMonitor(Callback):
-    """Sends the logs of each epoch to a server, as a POST request.
+class LambdaCallback(Callback):
+    """A callback made of functions.
 
     Args:
-        root: the server.
-        path: the path on it.
-        field: the name of the field of the form that holds the JSON text.
-        headers: further HTTP headers.
-        send_as_json: send the JSON text as it is, with content type ``application/json``.
+        on_epoch_begin, on_epoch_end: functions of (epoch, logs).
+        on_train_begin, on_train_end: functions of (logs).
+        on_train_batch_begin, on_train_batch_end: functions of (batch, logs).
+        **kwargs: any other method of `Callback`, or a method of the caller's own, which becomes an attribute.
 
-    A server that does not answer is no reason to stop: the first failure is a warning, later ones are silent.
-
-    Raises:
-        ValueError: the address is not an HTTP address.
-
-    >>> RemoteMonitor("http://localhost:9000", send_as_json=True).address
-    'http://localhost:9000/publish/epoch/end/'
+    >>> losses = []
+    >>> callback = LambdaCallback(on_epoch_end=lambda epoch, logs: losses.append(logs["loss"]))
     """
-
-    uses_optimizer = False
 
     def __init__(
         self,
-        root: str = "http://localhost:9000",
-        path: str = "/publish/epoch/end/",
-        field: str = "data",
-        headers: Mapping[str, str] | None = None,
-        send_as_json: bool = False,
+        on_epoch_begin: Callable[..., object] | None = None,
+        on_epoch_end: Callable[..., object] | None = None,
+        on_train_begin: Callable[..., object] | None = None,
+        on_train_end: Callable[..., object] | None = None,
+        on_train_batch_begin: Callable[..., object] | None = None,
+        on_train_batch_end: Callable[..., object] | None = None,
+        **kwargs: Callable[..., object],
     ) -> None:
         super().__init__()
-        if not root.startswith(("http://", "https://")):
-            raise ValueError(f"RemoteMonitor: root must begin with http:// or https://, got {root!r}.")
-        self.root = root
-        self.path = path
-        self.field = field
-        self.headers = headers
-        self.send_as_json = send_as_json
-        self._has_warned = False
-
-    @property
-    def address(self) -> str:
-        """The address to which logs are sent."""
-        return self.root + self.path
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        import http.client
-        import urllib.error
-        import urllib.parse
-        import urllib.request  # these are slow to import
-
-        written = {"epoch": epoch, **{name: _plain(value) for name, value in (logs or {}).items()}}
-        text = json.dumps(written)
-        kind = "application/json" if self.send_as_json else "application/x-www-form-urlencoded"
-        body = text if self.send_as_json else urllib.parse.urlencode({self.field: text})
-        headers = {"Content-Type": kind, **(self.headers or {})}
-        request = urllib.request.Request(self.address, body.encode(), headers, method="POST")
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-                answer.read()
-        except (OSError, http.client.HTTPException) as error:  # urllib's errors are OSErrors
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()  # it holds the connection
-            self._warn(error)
-
-    def _warn(self, error: Exception) -> None:
-        if self._has_warned:
-            return
-        self._has_warned = True
-        warnings.warn(
-            f"RemoteMonitor could not reach {self.address!r} ({error}); training goes on. Check root and path, and "
-            "that the server runs. Further failures are not reported.",
-            stacklevel=3,
-        )
+        given = {
+            "on_epoch_begin": on_epoch_begin,
+            "on_epoch_end": on_epoch_end,
+            "on_train_begin": on_train_begin,
+            "on_train_end": on_train_end,
+            "on_train_batch_begin": on_train_batch_begin,
+            "on_train_batch_end": on_train_batch_end,
+            **kwargs,
+        }
+        for name, function in given.items():
+            if name.startswith("on_") and not callable(getattr(Callback, name, None)):
+                raise TypeError(f"LambdaCallback: {name!r} is no method of Callback.")
+            if function is not None:
+                setattr(self, name, function)
 
 
-def _plain(value: object) -> object:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+class TerminateOnNaN(Callback):
+    """Stops training when the loss is NaN or infinite.
 
-
-class ProgbarLogger(Callback):
-    """Prints the progress bar, or lines, that ``verbose`` asks for. `fit` does so by itself, unless it is given one.
+    Args:
+        locate: check the results of every operation while training, as `ab.debugging.check_numerics` does. Then the
+            first that makes a NaN or an infinity ends `fit` with a FloatingPointError that names layer, operation,
+            step and batch. Steps are slower meanwhile.
+        raise_error: end `fit` with a RuntimeError. `on_train_end` of callbacks is not called then, so that
+            `BackupAndRestore` keeps its backup.
 
     >>> import anabranch as ab
-    >>> model = ab.Sequential([ab.Input((1,)), ab.layers.Dense(1, kernel_initializer="zeros")])
+    >>> model = ab.Sequential([ab.Input((1,)), ab.layers.Dense(1, name="roots"), ab.layers.Activation(ab.ops.log)])
     >>> model.compile("sgd", "mse")
-    >>> _ = model.fit([[1.0]], [[0.0]], verbose=2, callbacks=ProgbarLogger())
-    Epoch 1/1 - 1/1 - ... - loss: 0.0000
+    >>> model.fit([[0.0]], [[1.0]], verbose=0, callbacks=TerminateOnNaN(locate=True))
+    Traceback (most recent call last):
+    FloatingPointError: ...
     """
 
     uses_optimizer = False
 
-    def __init__(self) -> None:
+    def __init__(self, raise_error: bool = False, *, locate: bool = False) -> None:
         super().__init__()
-        self._progress: Progress | None = None
-        self._in_fit = False
-        self._logs: Logs = {}
-        self._done = 0
-
-    def _begin(self, title: str) -> None:
-        verbose = resolve_verbose(self.params.get("verbose", "auto"))
-        self._logs, self._done = {}, 0
-        self._progress = make_progress(verbose, title, self.params.get("steps"), lambda: self._logs)
-
-    def _show(self, batch: int, logs: Logs | None) -> None:
-        self._done, self._logs = batch + 1, logs or {}
-        if self._progress is not None and self._progress.is_due():
-            self._progress.redraw(self._done)
-
-    def _end(self, logs: Logs | None) -> None:
-        if self._progress is not None:
-            self._progress.close(self._done or self.params.get("steps") or 0, logs or {})
-        self._progress = None
-
-    def on_train_begin(self, logs: Logs | None = None) -> None:
-        self._in_fit = True  # validation is silent
-
-    def on_train_end(self, logs: Logs | None = None) -> None:
-        self._in_fit = False
+        self.raise_error = raise_error
+        self.locate = locate
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        self._begin(f"Epoch {epoch + 1}/{self.params.get('epochs', 1)}")
+        if self.locate:
+            numerics.enable_check_numerics()  # `fit` turns it off again, whatever happens
 
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        self._end(logs)
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        self._show(batch, logs)
-
-    def on_test_begin(self, logs: Logs | None = None) -> None:
-        if not self._in_fit:
-            self._begin("")
-
-    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        if not self._in_fit:
-            self._show(batch, logs)
-
-    def on_test_end(self, logs: Logs | None = None) -> None:
-        if not self._in_fit:
-            self._end(logs)
-
-    def on_predict_begin(self, logs: Logs | None = None) -> None:
-        self._begin("")
-
-    def on_predict_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        self._show(batch, None)
-
-    def on_predict_end(self, logs: Logs | None = None) -> None:
-        self._end(None)
+    def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        loss = (logs or {}).get("loss")
+        if loss is None or math.isfinite(loss):
+            return
+        if self.raise_error:
+            raise RuntimeError(
+                f"Batch {batch}: the loss is {loss}. TerminateOnNaN(locate=True) reports which operation of which "
+                "layer it comes from."
+            )
+        remedy = "TerminateOnNaN(locate=True) reports which operation of which layer it comes from."
+        show(f"Batch {batch}: the loss is {loss}, terminating training. {remedy}")
+        self.model.stop_training = True
 
 
 class SwapEMAWeights(Callback):
@@ -192,6 +122,9 @@ class SwapEMAWeights(Callback):
         super().__init__()
         self.swap_on_epoch = swap_on_epoch
         self._weights: list[Array] | None = None  # aside, while their averages are in place
+
+    def _needs_whole_optimizer(self) -> bool:
+        return True
 
     def _pairs(self) -> list[tuple[Variable, Variable]]:
         """Return the weights, each with its average."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from ...engine.graph import Graph, Placeholder, TensorSpec, flatten, pack_as
 from ..event_file import EventWriter
-from .base import Callback, Logs
+from ..models.fit_callbacks import Callback
+from ..training.base_callback import Logs
 
 if TYPE_CHECKING:
     from ...engine.graph import Symbol

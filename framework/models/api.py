@@ -15,7 +15,7 @@ from .sequential import Sequential
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..model_types import ModelOfSomeClass
+    from .fit_callbacks import ModelOfSomeClass
 
 
 def model_from_json(json_string: str, custom_objects: Mapping[str, object] | None = None) -> ModelOfSomeClass:

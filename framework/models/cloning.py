@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...optim import Optimizer
-    from ..model_types import ModelOfSomeClass
     from ..structures import Tensors
+    from .fit_callbacks import ModelOfSomeClass
 
 Clone = Callable[[Layer], Layer]
 Call = Callable[..., Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, cast, overload
 
 from ...engine.common.dtypes import DTypeLike
 from ...engine.common.operator_table import operator_functions
@@ -18,11 +18,11 @@ from ..saving import own_classes  # noqa: F401 - it announces classes
 from ..saving.checkpointing import stateful_parts
 from ..saving.nested_state import NestedState
 from ..training.limits import show
-from ..training.trainer import Trainer
 from .constructors import has_own_constructor, note_constructor
 from .functional_call import inputs_and_outputs, is_functional_call
-from .layer_graph import LayerGraph, layer_graph_between
+from .layer_graph import layer_graph_between
 from .seen_inputs import note_dtypes, note_inputs
+from .trainer import Trainer
 
 if TYPE_CHECKING:
     from ...engine.graph import ShardedVariable, Tensor, Variable
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..training.step_report import ModelExplanation, ModelProfile
 
 
-class Model(Trainer, NestedState, Layer, Generic[Outputs]):
+class Model(Trainer, NestedState, Generic[Outputs]):
     """Layers with a way to train them: subclass it, or give inputs and outputs.
 
     Args:
@@ -82,8 +82,6 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         | {"optimizer", "_trained_states", "_seen_dtypes", "_kept_steps", "_held_first"}
     )
     _held_first: Sequence[Layer] = ()  # the layers that were attributes before inputs and outputs were given
-    _seen_dtypes: Mapping[str, Any] | None = None  # of the first call, beside `_build_shapes`
-    _exports_what_was_seen: ClassVar[bool] = True  # the first call has the sizes of inputs, but for that of the batch
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is Model and is_functional_call(args, kwargs):
@@ -125,8 +123,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
                 f"ab.Input, or keyword arguments only; got {len(args)} positional argument(s).{in_a_row * has_layers}"
             )
         Layer.__init__(self, **{name: value for name, value in kwargs.items() if name not in ("inputs", "outputs")})
-        self._init_trainer()
-        self._known_graph: LayerGraph | None = None
+        self._init_steps()
         if functional:
             self._held_first = held_by_age(self, Layer, type(self).untracked)
             self._known_graph = layer_graph_between(inputs, outputs, self.name)
@@ -180,11 +177,6 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return None, so that masks that the layers inside gave to the outputs stay; the model itself adds none."""
         return None
-
-    @property
-    def _layer_graph(self) -> LayerGraph | None:
-        """The layer calls between symbolic inputs and outputs; None where the model is Python code only."""
-        return self._known_graph
 
     # --- layers ---------------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from ...layers.core.input_spec import InputSpec
 
 if TYPE_CHECKING:
     from ..structures import InputSpecs
-    from .model import Model
+    from ..training.base_model import BaseModel
 
 
-def note_inputs(model: Model, arguments: Mapping[str, object]) -> None:
+def note_inputs(model: BaseModel, arguments: Mapping[str, object]) -> None:
     """Note the shapes, with batches of any size, and the dtypes of the tensors among a call's arguments."""
     given = {name: value for name, value in arguments.items() if tensors_in(value)}
     names = {name: "input_shape" if len(given) == 1 else f"{name}_shape" for name in given}
@@ -25,7 +25,7 @@ def note_inputs(model: Model, arguments: Mapping[str, object]) -> None:
     note_dtypes(model, arguments)
 
 
-def note_dtypes(model: Model, arguments: Mapping[str, object]) -> None:
+def note_dtypes(model: BaseModel, arguments: Mapping[str, object]) -> None:
     """Note the dtypes of the tensors among a call's arguments, where a `build` of the model's own notes the shapes."""
     model._seen_dtypes = {
         f"{name}_shape": map_leaves(_dtype_of, value) for name, value in arguments.items() if tensors_in(value)
@@ -45,7 +45,7 @@ def _dtype_of(leaf: object) -> DTypeLike:
     return leaf.dtype if isinstance(leaf, Tensor) else None
 
 
-def seen_signature(model: Model) -> list[InputSpecs] | None:
+def seen_signature(model: BaseModel) -> list[InputSpecs] | None:
     """Return an `InputSpec`, or a structure of them, for each argument that a model was called on.
 
     Numbers with fractions have the dtype of the model's weights. So have those whose dtype was not noted, as of a model
@@ -68,7 +68,7 @@ def seen_signature(model: Model) -> list[InputSpecs] | None:
     return [_specs(model, shapes[place], seen.get(place), name) for place, name in zip(places, names, strict=True)]
 
 
-def _specs(model: Model, shape: Any, dtype: Any, name: str | None = None) -> Any:
+def _specs(model: BaseModel, shape: Any, dtype: Any, name: str | None = None) -> Any:
     if is_mapping(shape):
         return {key: _specs(model, each, dtype[key] if is_mapping(dtype) else None) for key, each in shape.items()}
     if not _is_shape(shape):

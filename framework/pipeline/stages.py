@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...distribute.strategies.pipeline import Pipeline
 from ...engine.graph import Graph, Operation, Placeholder, Variable, eagerly, flatten
@@ -20,7 +20,7 @@ from ..models.layer_graph import LayerGraph
 from ..models.raw_ops import RawOp
 
 if TYPE_CHECKING:
-    from ..models.model import Model
+    from ..training.base_model import BaseModel
 
 
 class Stages:
@@ -38,7 +38,7 @@ class Stages:
         places: the device of each stage; empty if all are on one CPU.
     """
 
-    def __init__(self, model: Model, strategy: Pipeline) -> None:
+    def __init__(self, model: BaseModel, strategy: Pipeline) -> None:
         self._model = model
         self._tasks = strategy.tasks
         graph = model._layer_graph
@@ -113,7 +113,7 @@ def _places(strategy: Pipeline) -> list[str]:
 # --- stages that are given ------------------------------------------------------------------------------------------
 
 
-def _check_all(model: Model, stages: Sequence[Sequence[Layer]]) -> None:
+def _check_all(model: BaseModel, stages: Sequence[Sequence[Layer]]) -> None:
     """Check that each layer with weights is in a stage, itself or by a layer around it.
 
     Raises:
@@ -167,21 +167,22 @@ def _add_ops(graph: LayerGraph, stages: list[list[Layer]]) -> None:
 # --- cutting by cost ------------------------------------------------------------------------------------------------
 
 
-def _cut(model: Model, count: int) -> list[list[object]]:
+def _cut(model: BaseModel, count: int) -> list[list[object]]:
     """Return the layers in the order of their calls, in stages of about equal cost."""
-    if model._layer_graph is None:
+    graph = model._layer_graph
+    if graph is None:
         raise ValueError(
             f"Pipeline(stages={count}): model {model.name!r} is of a class of its own, whose layers have no order that "
             "is known. Give the stages as lists of layers."
         )
-    units = list(_units(model._layer_graph, f"{model.name}/"))
+    units = list(_units(graph, f"{model.name}/"))
     number = sum(isinstance(unit, Layer) for unit, _ in units)
     if number < count:
         raise ValueError(
             f"Pipeline(stages={count}): model {model.name!r} has {number} layers, and each stage needs one. Ask for "
             "fewer stages."
         )
-    costs = _costs(model, [path for _, path in units])
+    costs = _costs(model, graph, [path for _, path in units])
     bounds = _bounds(costs, [isinstance(unit, Layer) for unit, _ in units], count)
     return [[unit for unit, _ in units[first:last]] for first, last in bounds]
 
@@ -202,14 +203,14 @@ def _units(graph: LayerGraph, around: str) -> Iterator[tuple[object, str]]:
                 yield unit, of_unit
 
 
-def _costs(model: Any, paths: Sequence[str]) -> list[float]:
+def _costs(model: BaseModel, graph: LayerGraph, paths: Sequence[str]) -> list[float]:
     """Return the seconds that layers are expected to take on a CPU in a forward pass; for comparisons alone.
 
     Args:
         model: the model.
+        graph: of its layers.
         paths: of its layers, as operations note them while they are built.
     """
-    graph = model._layer_graph
     with eagerly(), Graph().as_default() as scratch:
         made = [scratch.add(Placeholder(symbol.spec), ()).outputs[0] for symbol in graph.inputs]
         places = dict(zip(graph.inputs, made, strict=True))

@@ -29,7 +29,7 @@ from .stages import Stages
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..training.step_methods import StepMethods
+    from ..training.base_model import BaseModel
 
 
 class PipelineSteps(CutSteps):
@@ -38,7 +38,7 @@ class PipelineSteps(CutSteps):
     part = "microbatch"
     strategy: Pipeline
 
-    def __init__(self, model: StepMethods, strategy: Pipeline) -> None:
+    def __init__(self, model: BaseModel, strategy: Pipeline) -> None:
         super().__init__(model, strategy)
         self._stages: tuple[int, Stages] | None = None
 

@@ -18,7 +18,7 @@ from ..data.adapters import ArrayData, Data
 from ..structures import Array
 
 if TYPE_CHECKING:
-    from ..models.model import Model
+    from ..training.base_model import BaseModel
 
 _logger = logging.getLogger(__name__)
 _WHOLE = 1 << 20  # bytes of an array that are read whole for a digest; of others some rows are
@@ -40,7 +40,7 @@ def facts_of_data(data: Data) -> dict[str, object]:
     return found | {_CONTENT: digest.hexdigest()}
 
 
-def facts_of_model(model: Model, variables: Sequence[Variable]) -> dict[str, str]:
+def facts_of_model(model: BaseModel, variables: Sequence[Variable]) -> dict[str, str]:
     """Describe a compiled model: facts for `check_alike`, by name.
 
     The learning rate is left out where it is a number: all workers have the chief's. Numbers of names are, too: they

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...distribute.strategies.strategy import ParameterServer, Strategy
 from ...engine.common.nest import flatten
 from .optimizer_shards import check_optimizer
 
 if TYPE_CHECKING:
-    from ..models.model import Model
+    from ..training.base_model import BaseModel
 
 
-def check_compiled(model: Any, strategy: Strategy) -> None:
+def check_compiled(model: BaseModel, strategy: Strategy) -> None:
     """Check a model that is being compiled for the workers of a cluster; layers that it gets later are not looked at.
 
     Raises:
@@ -26,7 +26,7 @@ def check_compiled(model: Any, strategy: Strategy) -> None:
         check_optimizer(model.optimizer)
 
 
-def check_model(model: Model) -> None:
+def check_model(model: BaseModel) -> None:
     """Check that the state of layers belongs to no row, and that losses are scalars.
 
     Raises:
@@ -47,12 +47,12 @@ def check_model(model: Model) -> None:
         )
 
 
-def synchronized_layers(model: Model) -> list[str]:
+def synchronized_layers(model: BaseModel) -> list[str]:
     """Return the names of the layers that need sums over all workers' rows while a step is computed."""
     return [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
 
 
-def check_synchronized(model: Model, strategy: ParameterServer) -> None:
+def check_synchronized(model: BaseModel, strategy: ParameterServer) -> None:
     """Check that workers compute each step together, if layers exchange sums.
 
     Raises:
@@ -78,7 +78,7 @@ def check_synchronized(model: Model, strategy: ParameterServer) -> None:
         )
 
 
-def losses_of_rows(model: Model) -> Iterator[tuple[object, object]]:
+def losses_of_rows(model: BaseModel) -> Iterator[tuple[object, object]]:
     """Yield the compiled losses that are no scalars: the name of each, or itself, and its reduction."""
     for loss in flatten(model._given_loss):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")

@@ -16,9 +16,8 @@ from ...distribute.strategies.strategy import Strategy
 from ...engine.common.dtypes import as_dtype, name_of
 from ...engine.graph import Variable
 from ...engine.ops.random.keys import global_generator
-from ..callbacks.base import Callback, History
-from ..callbacks.callback_list import CallbackList
 from ..saving.checkpointing import TrainingRun
+from ..training.base_callback import BaseCallback, BaseCallbackList, BaseHistory
 from ..training.epochs import Epochs
 from .shares import Shares, are_handed_out
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from ..structures import Array
+    from ..training.base_model import BaseModel
     from .ways import Way
 
 Logs = dict[str, Any]
@@ -51,11 +51,11 @@ class ClusterFit:
 
     def __init__(
         self,
-        model: Any,
+        model: BaseModel,
         strategy: Strategy,
         data: Epochs,
         validate: Callable[[int], Logs] | None,
-        hooks: CallbackList,
+        hooks: BaseCallbackList,
         verbosity: int,
     ) -> None:
         self.model = model
@@ -68,7 +68,7 @@ class ClusterFit:
         self.way: Way | None = None
         self.hooks = hooks
         self.verbosity = verbosity
-        self.given: list[Callback] = []  # the callbacks that `fit` was given, those of the chief too
+        self.given: list[BaseCallback] = []  # the callbacks that `fit` was given, those of the chief too
         self._applied = 0  # how many steps were applied in epochs that are over
         self._known: dict[Variable, Array] = {}  # values of variables on the ps tasks that the chief has seen
 
@@ -102,9 +102,16 @@ class ClusterFit:
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
+    @property
+    def _history(self) -> BaseHistory:
+        """The history that this call of `fit` returns."""
+        history = self.model.history
+        assert history is not None
+        return history
+
     # --- the chief's place ------------------------------------------------------------------------------------------
 
-    def _become_chief(self, name: str) -> tuple[TrainingRun, list[Callback], list[Callback]]:
+    def _become_chief(self, name: str) -> tuple[TrainingRun, list[BaseCallback], list[BaseCallback]]:
         """Have this worker call the callbacks, and show the progress.
 
         Args:
@@ -118,9 +125,9 @@ class ClusterFit:
         notify_launcher(strategy.task_index)
         _logger.warning("%s leads the training from now on.", name)
         own = [*hooks.callbacks]
-        new = [each for each in self.given if each not in own and not isinstance(each, History)]
+        new = [each for each in self.given if each not in own and not isinstance(each, BaseHistory)]
         run_by_all = [each for each in own if each not in self.given]
-        hooks.replace([*(each for each in self.given if not isinstance(each, History)), *run_by_all])
+        hooks.replace([*(each for each in self.given if not isinstance(each, BaseHistory)), *run_by_all])
         for callback in new:
             callback.set_model(self.model)
             callback.set_params(hooks.params)

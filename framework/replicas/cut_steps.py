@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike
     from ...engine.session.targets import Remote
     from ...optim.clipping import Gradient
+    from ..training.base_model import BaseModel
 
 
 class CutSteps:
@@ -45,7 +46,7 @@ class CutSteps:
     part = "part of a batch"  # as messages call it
     may_synchronize = False  # whether layers may exchange values between the parts
 
-    def __init__(self, model: Any, strategy: Any) -> None:
+    def __init__(self, model: BaseModel, strategy: Any) -> None:
         self.model = model
         self.strategy = strategy
         self._tracers: dict[tuple[str, tuple[object, ...]], StepTracer] = {}

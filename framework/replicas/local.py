@@ -34,6 +34,7 @@ from .traced import Entry, StepTracer
 
 if TYPE_CHECKING:
     from ...optim.clipping import Gradient
+    from ..training.base_model import BaseModel
 
 
 class LocalSteps(CutSteps):
@@ -42,7 +43,7 @@ class LocalSteps(CutSteps):
     strategy: DataParallel
     may_synchronize = True
 
-    def __init__(self, model: object, strategy: object) -> None:
+    def __init__(self, model: BaseModel, strategy: object) -> None:
         self._axes: dict[StepTracer, Axes] = {}
         super().__init__(model, strategy)
 

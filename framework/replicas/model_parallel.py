@@ -31,7 +31,7 @@ from .local import LocalSteps
 
 if TYPE_CHECKING:
     from ...layers.core.layer import Layer
-    from ..models.model import Model
+    from ..training.base_model import BaseModel
 
 
 _SHOWN = 8  # paths that a message lists
@@ -130,7 +130,7 @@ class PartSteps(LocalSteps):
         return None if found is None else Cut(*found)
 
 
-def check_layouts(model: Model, strategy: ModelParallel) -> None:
+def check_layouts(model: BaseModel, strategy: ModelParallel) -> None:
     """Check that all weights of a model that layouts cut can be; note which they are in the strategy.
 
     Raises:
@@ -165,7 +165,7 @@ def check_layouts(model: Model, strategy: ModelParallel) -> None:
     strategy.parts = cut
 
 
-def _warn_of_idle_layouts(model: Model, strategy: ModelParallel) -> None:
+def _warn_of_idle_layouts(model: BaseModel, strategy: ModelParallel) -> None:
     """Warn of layouts that cut nothing: no weight has such a path, or the axis of the mesh is that of the rows."""
     layouts = {key: strategy.layout_map[key] for key in strategy.layout_map if key not in strategy.seen_keys}
     strategy.seen_keys.update(layouts)

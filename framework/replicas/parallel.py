@@ -24,10 +24,10 @@ import numpy as np
 from ...distribute.collectives.elastic import LeaderLostError
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import TaskFailedError
-from ..callbacks.callback_list import CallbackList
-from ..callbacks.progress import make_progress
 from ..saving.checkpointing import RunCallback, TrainingRun
 from ..saving.run_files import state_as_text, state_of_text
+from ..training.base_callback import BaseCallbackList
+from ..training.progress import make_progress
 from .cluster_fit import Logs, ends_group, plain, read_message, reason_of, same, seed_now, write_message
 from .handed_out import HandedOut, place_of
 from .parallel_joins import ParallelJoins
@@ -36,8 +36,8 @@ from .shares import Place, Shares, Stage
 from .ways import GroupWay, joined_bytes, packed, parted_bytes, unpacked
 
 if TYPE_CHECKING:
-    from ..callbacks.progress import Progress
     from ..structures import Array
+    from ..training.progress import Progress
 
 _logger = logging.getLogger(__name__)
 _ALONE = (
@@ -176,12 +176,12 @@ class ParallelFit(ParallelJoins):
         strategy, group = self.strategy, self._group
         self._together.accept_leader()
         self._has_taken_over = True
-        self._new = CallbackList((), **self.hooks.params)
+        self._new = BaseCallbackList((), **self.hooks.params)
         if strategy.task_index != group.left[0]:
             strategy.chief_index = group.left[0]
             return
         run, own, new = self._become_chief(group.links.names[group.rank])
-        self._new = CallbackList(new, **self.hooks.params)
+        self._new = BaseCallbackList(new, **self.hooks.params)
         self._equip(run)
         for callback in new:
             if not isinstance(callback, RunCallback):  # these would take up what they have saved
@@ -189,7 +189,7 @@ class ParallelFit(ParallelJoins):
         if self._notes:
             run.set_callbacks_state([*self._notes.values()], own)
             kept = dict(self._notes.values()).get("History", {})
-            self.model.history.by_step = kept.get("by_step", [])
+            self._history.by_step = kept.get("by_step", [])
         if self._hands_out:
             self._read_on()
 
@@ -208,7 +208,7 @@ class ParallelFit(ParallelJoins):
         else:
             self.passes.go_to(0, shares.position)
 
-    def _hooks_at(self, moment: str, number: int) -> CallbackList:
+    def _hooks_at(self, moment: str, number: int) -> BaseCallbackList:
         """Return the callbacks to be notified of a moment: those that were not, before the chief was lost.
 
         Args:
@@ -222,7 +222,7 @@ class ParallelFit(ParallelJoins):
 
     def _begin(self, epochs: range, run: TrainingRun | None) -> range:
         """Agree on the epochs to make, and on what came before; the chief has the run."""
-        history = self.model.history
+        history = self._history
         seed, first = None, 0
         if run is not None:
             epochs = self._taken_up(run, epochs)
@@ -293,7 +293,7 @@ class ParallelFit(ParallelJoins):
         found = self._share_changes(before, plain({name: logs[name] for name in logs if name not in names}))
         noted = logs if called is hooks else names  # what the history has
         for name in [name for name in found if name not in noted]:  # such as a learning rate that a callback has noted
-            self.model.history.history.setdefault(name, []).append(found[name])
+            self._history.history.setdefault(name, []).append(found[name])
         at.logs = logs | found
 
     def _progress(self, stop: int) -> Progress:

@@ -82,7 +82,7 @@ class ParallelJoins(ParallelSteps):
 
     def _note_of_end(self) -> str:
         """Write what a worker gets that comes to this training when it is over."""
-        found = {"history": self.model.history.get_state(), "stop": bool(self.model.stop_training)}
+        found = {"history": self._history.get_state(), "stop": bool(self.model.stop_training)}
         return state_as_text({**found, "start": self._start})
 
     def _whole_state(self) -> bytes:
@@ -96,7 +96,7 @@ class ParallelJoins(ParallelSteps):
         head |= {"passes": self.passes.position["passes"], "position": self._position, "read": position}
         head |= {"generator": seed_now(), "drawn": self._drawn(), "stop": bool(self.model.stop_training)}
         head |= {"start": self._start, "texts": [np.asarray(variable.numpy()).tolist() for variable in texts]}
-        state = {"history": self.model.history.get_state(), "notes": self._noted(False)}
+        state = {"history": self._history.get_state(), "notes": self._noted(False)}
         values = packed([np.asarray(variable.numpy()) for variable in self._numbers()])
         return joined_bytes([write_message(head).encode(), state_as_text(state).encode(), values])
 
@@ -126,7 +126,7 @@ class ParallelJoins(ParallelSteps):
         if note:
             found = state_of_text(note)
             self._replay(found["history"], found["start"], sys.maxsize)
-            self.model.history.set_state(found["history"])
+            self._history.set_state(found["history"])
             self.model.stop_training = found["stop"]
         self.hooks.on_end("train", {})
 
@@ -159,7 +159,7 @@ class ParallelJoins(ParallelSteps):
         texts = [variable for variable in self._shared if variable.dtype.kind == "T"]
         for variable, value in zip(texts, found["texts"], strict=True):
             variable.assign(value)
-        self.model.history.set_state(state["history"])
+        self._history.set_state(state["history"])
         self.model.stop_training = found["stop"]
         if self._axes:
             self._set_drawn(found["drawn"])

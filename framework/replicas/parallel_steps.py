@@ -21,8 +21,8 @@ from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.ops.replicas import replicated
 from ...engine.queues.errors import TaskFailedError
 from ...engine.session.programs import make_program
-from ..callbacks.callback_list import CallbackList
 from ..data.adapters import ArrayData, Batch
+from ..training.base_callback import BaseCallbackList
 from ..training.kept_steps import key_of
 from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model
@@ -39,8 +39,8 @@ from .ways import joined_bytes, packed, parted_bytes, unpacked
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
     from ..data.adapters import Layout
-    from ..models.model import Model
     from ..structures import Array
+    from ..training.base_model import BaseModel
 
 _SMALL = 1 << 16  # bytes of values that are sent in one message with others
 
@@ -57,7 +57,7 @@ class ParallelSteps(ClusterFit):
         self._together = Elastic(found, self.strategy.use_group, self._state, self._set_state)
         self._at = Place(0)
         self._notes: Logs = {}  # the states of the chief's callbacks
-        self._new = CallbackList(())  # those that this worker calls since it is the chief
+        self._new = BaseCallbackList(())  # those that this worker calls since it is the chief
         self._has_taken_over = False  # and has not come to a step since then
         self._position: Logs = {}  # of data that the chief reads, when the epoch began
 
@@ -293,7 +293,7 @@ class ParallelPrograms:
         shared: the variables that all workers have whole; the others are in parts.
     """
 
-    def __init__(self, model: Model, strategy: DataParallel, first: Batch) -> None:
+    def __init__(self, model: BaseModel, strategy: DataParallel, first: Batch) -> None:
         self._strategy = strategy
         leaves: list[Any] = [TensorSpec(leaf.shape, leaf.dtype) for leaf in first.leaves]
         self._first_specs = Batch(first.layout, leaves, first.size)

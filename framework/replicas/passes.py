@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,11 +21,11 @@ from ...engine.graph.state.variable_ops import Assign, ReadVariable
 from ...engine.ops.math.elementwise import Add
 from ...engine.ops.random.keys import noting_keys
 from ...engine.queues.errors import StateLostError, TaskFailedError
-from ..callbacks.callback_list import CallbackList
-from ..callbacks.progress import Progress
 from ..data.adapters import ArrayData, Batch, Data
+from ..training.base_callback import BaseCallbackList
 from ..training.epochs import Epochs
 from ..training.fit_data import without_targets
+from ..training.progress import Progress
 from .alike import add_to_digest
 from .shares import bounds
 from .traced import placeholders
@@ -34,14 +34,16 @@ from .ways import PARTS_OF_A_WORKER, GroupWay, OfOneGroup, TaskWay, Way
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..models.model import Model
     from ..structures import Array, Tensors
+    from ..training.base_model import BaseModel
     from .ways import Compute
 
 _logger = logging.getLogger(__name__)
 
 
-def shared_pass(model: Any, strategy: Strategy, mode: str, data: Epochs, hooks: CallbackList) -> SharedPass | None:
+def shared_pass(
+    model: BaseModel, strategy: Strategy, mode: str, data: Epochs, hooks: BaseCallbackList
+) -> SharedPass | None:
     """Begin a pass that workers share; None where this process computes it alone.
 
     Args:
@@ -67,7 +69,7 @@ def shared_pass(model: Any, strategy: Strategy, mode: str, data: Epochs, hooks: 
     return None if way is None else SharedPass(model, data.data, batches, way, running is None)
 
 
-def _first_batch(model: Model, strategy: Strategy, data: Epochs) -> Batch | None:
+def _first_batch(model: BaseModel, strategy: Strategy, data: Epochs) -> Batch | None:
     """Return the first batch of data of which batches can be read by number, if there are several; else None."""
     whole = data.data.batches
     steps = data.steps
@@ -82,7 +84,7 @@ def _first_batch(model: Model, strategy: Strategy, data: Epochs) -> Batch | None
     return next(running, None)
 
 
-def _can_be_split(model: Model, mode: str, batch: Batch) -> bool:
+def _can_be_split(model: BaseModel, mode: str, batch: Batch) -> bool:
     batch = without_targets(batch) if mode == "predict" else batch
     key = mode, batch.layout.key
     if key not in model._splits:
@@ -118,20 +120,24 @@ class SharedPass:
         goes_on: whether this worker computes all if others, or ps task 0, are lost.
     """
 
-    def __init__(self, model: Model, data: Data, batches: int, way: Way, goes_on: bool) -> None:
+    def __init__(self, model: BaseModel, data: Data, batches: int, way: Way, goes_on: bool) -> None:
         self._goes_on = goes_on
         self._model = model
         self._data = data
         self._batches = batches
         self._way = way
 
-    def test(self, hooks: CallbackList, progress: Progress) -> int:
-        """Leave the metrics as a pass of this process alone would; return the number of batches."""
+    def test(self, run_steps: Callable[[Epochs], object]) -> int:
+        """Leave the metrics as a pass of this process alone would; return the number of batches.
+
+        Args:
+            run_steps: runs the steps of a part of the pass.
+        """
         model = self._model
 
         def compute(part: int) -> list[Array]:
             model.reset_metrics()
-            model._run_steps("test", Epochs(self._part(part)), hooks, progress)
+            run_steps(Epochs(self._part(part)))
             return [np.array(variable.numpy()) for variable in _state(model)]
 
         found = self._results(compute)
@@ -199,14 +205,14 @@ class _Part(Data):
         return self._data.part(self._first, self._stop) or iter(())
 
 
-def _state(model: Model) -> list[Variable]:
+def _state(model: BaseModel) -> list[Variable]:
     return [variable for metric in model.metrics for variable in metric.variables]
 
 
 # --- what can be shared -----------------------------------------------------------------------------------------------
 
 
-def can_be_split(model: Model, mode: str, batch: Batch) -> bool:
+def can_be_split(model: BaseModel, mode: str, batch: Batch) -> bool:
     """Test whether parts of a pass may be computed apart: a step adds to metrics at most, and draws no numbers.
 
     A state that is not a sum, such as a maximum, can't be made of those of parts.
@@ -222,7 +228,7 @@ def can_be_split(model: Model, mode: str, batch: Batch) -> bool:
     return not keys and _only_adds(graph.operations, state)
 
 
-def traced(model: Model, mode: str, batch: Batch) -> Graph:
+def traced(model: BaseModel, mode: str, batch: Batch) -> Graph:
     """Build a step of a pass in a graph of its own, and variables of metrics that the model does not have yet.
 
     Args:
@@ -271,7 +277,7 @@ def _is_sum(value: Symbol, variable: int, held: Mapping[Symbol, int], dependent:
 # --- digests --------------------------------------------------------------------------------------------------------
 
 
-def _digest(model: Model, mode: str, data: Epochs, first: Batch) -> bytes:
+def _digest(model: BaseModel, mode: str, data: Epochs, first: Batch) -> bytes:
     """Describe a call by 16 bytes: which model with which weights does what with which data."""
     found = hashlib.blake2b(digest_size=16)
     iterations = 0 if model.optimizer is None else int(model.optimizer.iterations)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...engine.graph import Operation, Symbol, Tensor
-    from ..models.model import Model
     from ..structures import Array
+    from ..training.base_model import BaseModel
     from .handed_out import SuppliedRows
 
 
@@ -57,7 +57,7 @@ class ReplicaPlan(StepTracer):
         is_together: whether layers need sums over all workers, so that these compute each step together.
     """
 
-    def __init__(self, model: Model, strategy: ParameterServer, batch: Batch, training: int | None = None) -> None:
+    def __init__(self, model: BaseModel, strategy: ParameterServer, batch: Batch, training: int | None = None) -> None:
         self.strategy = strategy
         check_synchronized(model, strategy)
         self.is_together = bool(synchronized_layers(model))

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...distribute.environment import chief_of_launcher, notify_launcher
 from ...distribute.strategies.data_parallel import DataParallel
@@ -14,8 +14,8 @@ from ...distribute.strategies.strategy import ParameterServer, Strategy
 from ...engine.common.deadlines import deadline
 from ...engine.queues.errors import CancelledError, DeadlineExceededError, StateLostError, TaskFailedError
 from ...engine.queues.replica_tickets import LEAVE, NO_TICKET
-from ..callbacks.callback_list import CallbackList
 from ..data.adapters import ArrayData, Batch
+from ..training.base_callback import BaseCallbackList
 from ..training.epochs import Epochs
 from .alike import check_alike, facts_of_data, facts_of_model
 from .applier import Applier
@@ -27,7 +27,7 @@ from .programs import BEGIN_SECONDS, SAYS_SECONDS, LeavingError, ReplicaPrograms
 from .shares import Shares
 
 if TYPE_CHECKING:
-    from ..models.model import Model
+    from ..training.base_model import BaseModel
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class BatchData(ArrayData):
         self.shuffle, self.batches = False, 1
 
 
-def train_on_cluster(model: Any, strategy: Strategy, batch: Batch) -> Logs:
+def train_on_cluster(model: BaseModel, strategy: Strategy, batch: Batch) -> Logs:
     """Make a step on a batch that all workers pass, each on its rows; return the logs of all rows.
 
     Args:
@@ -59,9 +59,10 @@ def train_on_cluster(model: Any, strategy: Strategy, batch: Batch) -> Logs:
     """
     _refuse(strategy)
     if isinstance(strategy, ParameterServer):
-        if model._steps_on_cluster is None:
-            model._steps_on_cluster = ReplicaSingleSteps(model, strategy, batch)
-        return model._steps_on_cluster.step_on(BatchData(batch))
+        steps = model._steps_on_cluster
+        if not isinstance(steps, ReplicaSingleSteps):
+            steps = model._steps_on_cluster = ReplicaSingleSteps(model, strategy, batch)
+        return steps.step_on(BatchData(batch))
     assert isinstance(strategy, DataParallel)
     if strategy.joiner is not None:
         strategy.joiner.barrier()  # which is refused, with the reason
@@ -69,8 +70,8 @@ def train_on_cluster(model: Any, strategy: Strategy, batch: Batch) -> Logs:
     _check_alike(model, strategy, batch)
     try:
         made = model._steps_on_cluster
-        if made is None:
-            made = ParallelFit(model, strategy, Epochs(BatchData(batch)), None, CallbackList(()), 0)
+        if not isinstance(made, ParallelFit):
+            made = ParallelFit(model, strategy, Epochs(BatchData(batch)), None, BaseCallbackList(()), 0)
             made.begin_steps()
             made.send_values()
             made.keep_steps()  # `fit` may make the same ones
@@ -94,7 +95,7 @@ def _refuse(strategy: Strategy) -> None:
         )
 
 
-def _check_alike(model: Model, strategy: DataParallel, batch: Batch) -> None:
+def _check_alike(model: BaseModel, strategy: DataParallel, batch: Batch) -> None:
     """Check that all workers pass batches of the same form at the same step.
 
     Raises:
@@ -134,8 +135,8 @@ class ReplicaSingleSteps(ReplicaMember):
         batch: the first one, of which nothing but shapes and dtypes is used.
     """
 
-    def __init__(self, model: Any, strategy: ParameterServer, batch: Batch) -> None:
-        super().__init__(model, strategy, Epochs(BatchData(batch)), None, CallbackList(()), 0)
+    def __init__(self, model: BaseModel, strategy: ParameterServer, batch: Batch) -> None:
+        super().__init__(model, strategy, Epochs(BatchData(batch)), None, BaseCallbackList(()), 0)
         self._applier: Applier | None = None
         self._done = None
         self._is_leaving = self._is_computing = False

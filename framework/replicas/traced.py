@@ -28,8 +28,8 @@ from ...optim.replicas import handing_over, has_scaled
 from ..data.adapters import X_ONLY, Batch
 from ..metrics.replicas import handing_updates
 from ..saving.checkpointing import stateful_parts
+from ..training.base_model import plain
 from ..training.running_logs import LogKey, RunningLog, find_running
-from ..training.step_methods import plain
 from ..training.steps import compile_step
 from .buckets import exchanged
 from .checks import check_model
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ...optim import Optimizer
     from ...optim.clipping import Gradient
     from ..data.adapters import Layout
-    from ..models.model import Model
     from ..structures import Array
+    from ..training.base_model import BaseModel
     from ..training.steps import Program
     from .optimizer_shards import OptimizerShards
 
@@ -137,7 +137,7 @@ class StepTracer:
         log_variables: the variables that get the means of what replicas log.
     """
 
-    def __init__(self, model: Model, replica: Replica, batch: Batch) -> None:
+    def __init__(self, model: BaseModel, replica: Replica, batch: Batch) -> None:
         self.model = model
         self._replica = replica
         self.gradients_at = 0

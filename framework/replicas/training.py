@@ -27,12 +27,11 @@ from ...distribute.restarts import Restarts
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import CancelledError, StateLostError, TaskFailedError
 from ...engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET, SUPPLY
-from ..callbacks.base import Callback
-from ..callbacks.callback_list import CallbackList
-from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import RunCallback, TrainingRun
 from ..saving.run_files import state_as_text, state_of_text
+from ..training.base_callback import BaseCallback, BaseCallbackList
+from ..training.progress import Progress, make_progress
 from .alike import check_alike, facts_of_data, facts_of_model
 from .applier import Applier
 from .cluster_fit import Logs, ends_group, plain, reason_of, seed_now
@@ -77,7 +76,7 @@ class ReplicaFit(ReplicaMember):
         self._run: TrainingRun | None = None
         self._enrolment = Enrolment(self.strategy.ps, self._start_of)
         self._passes_made = self._seen = 0  # and how many steps of an epoch the chief's callbacks have seen
-        self._own: list[Callback] = []  # those that this worker called while it followed
+        self._own: list[BaseCallback] = []  # those that this worker called while it followed
         self._is_computing = self._is_leaving = False
         self._has_made_epochs = False
         self._place: Any = None  # in data that the chief reads
@@ -366,7 +365,7 @@ class ReplicaFit(ReplicaMember):
         return SuppliedRows(parts, lambda: self.programs)  # which may be others by then
 
     def _announce_begin(self, epoch: int) -> None:
-        passes, history = self.passes.position["passes"], self.model.history.get_state()
+        passes, history = self.passes.position["passes"], self._history.get_state()
         facts = {"of": self.strategy.task_index, "facts": self._facts()}
         message = {"passes": passes, "history": history, "epoch": epoch, "alike": facts}
         self.programs.announce({**message, "place": place_of(self.passes)})
@@ -415,7 +414,7 @@ class ReplicaFit(ReplicaMember):
         done = first if current.seen is None else min(current.seen, current.shown)
         together, batches = model.steps_per_execution, self.passes.steps
 
-        def end_group(hooks: CallbackList, step: int) -> None:
+        def end_group(hooks: BaseCallbackList, step: int) -> None:
             self._pull(self.plan.variables, self._counts_rows)
             self._seen = step + 1
             hooks.end_batch("train", step, self._logs() if hooks.reads_batch_logs("train") else {})
@@ -447,13 +446,13 @@ class ReplicaFit(ReplicaMember):
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
 
-    def _hooks_at(self, current: Current, step: int) -> CallbackList:
+    def _hooks_at(self, current: Current, step: int) -> BaseCallbackList:
         """Return the callbacks that are called at a step: all, but those that have seen it before a chief was lost."""
         hooks, seen = self.hooks, current.seen
         if seen is None or step >= max(seen, current.shown):
             return hooks
         called = [each for each in hooks.callbacks if (each in self._own) == (step >= current.shown)]
-        return CallbackList(called, **hooks.params)
+        return BaseCallbackList(called, **hooks.params)
 
     # --- the other workers ------------------------------------------------------------------------------------------
 
@@ -483,7 +482,7 @@ class ReplicaFit(ReplicaMember):
         if not self._hands_out:
             self.data.skip_passes(max(begun["passes"] - self._passes_made, 0))
         self._passes_made, self._place = begun["passes"], begun["place"]
-        model.history.set_state(begun["history"])
+        self._history.set_state(begun["history"])
         epoch = max(begun["epoch"] - 1, -1)
         while True:
             message = self.programs.hear()

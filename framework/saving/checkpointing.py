@@ -21,16 +21,16 @@ from ...engine.graph.state.variable import Variable
 from ...engine.ops.random.keys import SeedGenerator, global_generator
 from ...layers.core.layer import Layer
 from ...optim.optimizer import Optimizer
-from ..callbacks.base import Callback
 from ..metrics.base import Metric
+from ..training.base_callback import BaseCallback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ...engine.checkpoint.folders import Folder
-    from ..callbacks.callback_list import CallbackList
     from ..data.adapters import Batch
-    from ..models.model import Model
+    from ..training.base_callback import BaseCallbackList
+    from ..training.base_model import BaseModel
     from ..training.epochs import Epochs
     from .archive import SavedFileError
     from .run_files import State
@@ -55,7 +55,9 @@ _SHOWN = 8
 # --- what there is --------------------------------------------------------------------------------------------------
 
 
-def stateful_parts(model: Model, with_averages: bool = True) -> dict[str, Variable | ShardedVariable | SeedGenerator]:
+def stateful_parts(
+    model: BaseModel, with_averages: bool = True
+) -> dict[str, Variable | ShardedVariable | SeedGenerator]:
     """Return every variable and generator that a model holds in its layers, metrics and optimizers, by its first path.
 
     Args:
@@ -121,11 +123,14 @@ def set_random_state(state: State) -> None:
 # --- a run ----------------------------------------------------------------------------------------------------------
 
 
-class RunCallback(Callback):
+class RunCallback(BaseCallback):
     """A callback that saves runs, or takes them up."""
 
     runs_last = True
     run: TrainingRun | None = None
+
+    def _needs_whole_optimizer(self) -> bool:
+        return True
 
     def take_up(self) -> bool:
         """Load what was saved last, so that the run goes on there; return whether there is something."""
@@ -144,7 +149,7 @@ class TrainingRun:
         data: the data.
     """
 
-    def __init__(self, model: Any, hooks: CallbackList, data: Epochs) -> None:
+    def __init__(self, model: BaseModel, hooks: BaseCallbackList, data: Epochs) -> None:
         self.model = model
         self.hooks = hooks
         self.data = data
@@ -266,7 +271,7 @@ class TrainingRun:
         """Return the state of each callback, with the name of its class."""
         return [[type(item).__name__, item.get_state()] for item in self.hooks.callbacks]
 
-    def set_callbacks_state(self, states: Sequence[Any], kept: Sequence[Callback] = ()) -> None:
+    def set_callbacks_state(self, states: Sequence[Any], kept: Sequence[BaseCallback] = ()) -> None:
         """Have the callbacks go on with what `callbacks_state` gave; others of the same class follow in their order.
 
         Args:

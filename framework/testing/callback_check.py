@@ -13,8 +13,8 @@ import numpy as np
 
 from ...engine.testing.comparing import fail_unless
 from ...layers import Dense
-from ..callbacks.base import Callback
 from ..models.api import Sequential
+from ..models.fit_callbacks import Callback
 from ..utils import set_random_seed
 from .findings import Findings
 

@@ -11,7 +11,7 @@ from ...engine.runtime import numerics
 
 if TYPE_CHECKING:
     from ...layers.core.layer import Layer
-    from .step_methods import StepMethods
+    from .base_model import BaseModel
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def guard_restored() -> Generator[None]:
         (numerics.enable_check_numerics if before else numerics.disable_check_numerics)()
 
 
-def located(error: FloatingPointError, model: StepMethods, title: str, batch: int) -> FloatingPointError:
+def located(error: FloatingPointError, model: BaseModel, title: str, batch: int) -> FloatingPointError:
     """Return the guard's error, with the place in the model and in the training where it happened.
 
     Args:
@@ -47,7 +47,7 @@ def located(error: FloatingPointError, model: StepMethods, title: str, batch: in
     return found
 
 
-def _layer_of(model: StepMethods, name: str) -> Layer | None:
+def _layer_of(model: BaseModel, name: str) -> Layer | None:
     """Return the innermost layer among the parts of an operation's name; None if there is none."""
     layers = {layer.name: layer for layer in model._flatten_layers(include_self=False)}
     found = [layers[part] for part in name.split("/") if part in layers]

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,36 +14,24 @@ import numpy as np
 
 from ...engine.graph import Tensor, pack_as
 from ...engine.runtime import numerics
-from ..callbacks.callback_list import CallbackList
-from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import Batch
-from .contract import check_numbers, check_probabilities, checked_first
+from .base_callback import BaseCallbackList
+from .base_model import BaseModel, Logs
+from .contract import checked_first
 from .epochs import Epochs
 from .fit_data import without_targets
 from .nan_report import located
-from .objectives import object_name
-from .step_methods import Logs, StepMethods
+from .progress import Progress, make_progress
 
 if TYPE_CHECKING:
-    from ...distribute.strategies.strategy import Strategy
-    from ..model_types import Losses
     from ..replicas.passes import SharedPass
     from ..structures import Array, Tensors
 
 
-class PassMethods(StepMethods):
+class PassMethods(BaseModel):
     """The methods that run steps on all batches of data. `Trainer` adds those that users call."""
 
-    # What Trainer gives:
-    steps_per_execution: int
-    stop_training: bool
-    stop_evaluating: bool
-    stop_predicting: bool
-    _given_loss: Losses
-    distribute_strategy: Strategy | None
-    _checked_batch: bool
-
-    def _run_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
+    def _run_steps(self, mode: str, epoch: Epochs, hooks: BaseCallbackList, progress: Progress) -> int:
         """Run one epoch's steps; return how many there were."""
         if self.steps_per_execution > 1:
             return self._run_groups_of_steps(mode, epoch, hooks, progress)
@@ -60,7 +49,7 @@ class PassMethods(StepMethods):
             raise located(error, self, progress.title, done) from error
         return done
 
-    def _run_steps_with_hooks(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
+    def _run_steps_with_hooks(self, mode: str, epoch: Epochs, hooks: BaseCallbackList, progress: Progress) -> int:
         run, done = self._steps[mode].run, epoch.done_before
         for batch in progress.timed(self._batches(epoch)):
             hooks.begin_batch(mode, done)
@@ -76,7 +65,7 @@ class PassMethods(StepMethods):
                 break
         return done
 
-    def _run_groups_of_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
+    def _run_groups_of_steps(self, mode: str, epoch: Epochs, hooks: BaseCallbackList, progress: Progress) -> int:
         """Run an epoch in groups of `steps_per_execution` steps, each group one loop in the graph."""
         together, wanted, done = self.steps_per_execution, hooks.wants_batches(mode), epoch.done_before
         steps = math.inf if epoch.steps is None else epoch.steps
@@ -98,7 +87,7 @@ class PassMethods(StepMethods):
         """Test whether a callback has set `stop_training`, or for other modes `stop_evaluating`."""
         return self.stop_training if mode == "train" else self.stop_evaluating
 
-    def _batch_logs(self, mode: str, hooks: CallbackList) -> Logs:
+    def _batch_logs(self, mode: str, hooks: BaseCallbackList) -> Logs:
         return self._logs(mode) if hooks.reads_batch_logs(mode) else {}
 
     def _run_group(self, mode: str, group: list[Batch], title: str, done: int) -> None:
@@ -116,28 +105,22 @@ class PassMethods(StepMethods):
         """Return an epoch's batches; the first one that the model sees is looked at."""
         return epoch.epoch() if self._checked_batch else checked_first(epoch.epoch(), self._check_batch)
 
-    def _check_batch(self, batch: Batch) -> None:
-        self._checked_batch = True
-        check_numbers(batch)
-        given = self._given_loss
-        if given is not None and not isinstance(given, (dict, list, tuple)):
-            check_probabilities(batch, given if isinstance(given, str) else object_name(given))
-
-    def _evaluate(self, data: Epochs, hooks: CallbackList, progress: Progress | None) -> Logs:
+    def _evaluate(self, data: Epochs, hooks: BaseCallbackList, progress: Progress | None) -> Logs:
         self.reset_metrics()
         self.stop_evaluating = False
         hooks.on_begin("test")
         shown = progress or make_progress(0, "", None, dict)
         with closing(data):
             shared = self._shared_pass("test", data, hooks)
-            done = self._run_steps("test", data, hooks, shown) if shared is None else shared.test(hooks, shown)
+            run = partial(self._run_steps, "test", hooks=hooks, progress=shown)
+            done = run(data) if shared is None else shared.test(run)
             data.finish()
         logs = self._logs("test") if done else {}
         shown.close(done, logs)
         hooks.on_end("test", logs)
         return logs
 
-    def _outputs(self, data: Epochs, hooks: CallbackList, progress: Progress) -> tuple[Any, list[Array]]:
+    def _outputs(self, data: Epochs, hooks: BaseCallbackList, progress: Progress) -> tuple[Any, list[Array]]:
         """Return the structure of the outputs, and arrays of all rows.
 
         Raises:
@@ -168,7 +151,7 @@ class PassMethods(StepMethods):
             raise ValueError("predict() got no data: x gave no batch.")
         return structure, [column[0] if len(column) == 1 else _joined(column) for column in zip(*parts, strict=True)]
 
-    def _shared_pass(self, mode: str, data: Epochs, hooks: CallbackList) -> SharedPass | None:
+    def _shared_pass(self, mode: str, data: Epochs, hooks: BaseCallbackList) -> SharedPass | None:
         """Make a pass together with the other workers of a cluster; return None where this process makes it alone."""
         strategy = self.distribute_strategy
         if strategy is None or not strategy.is_distributed:

@@ -37,8 +37,8 @@ from .fit_data import without_targets
 if TYPE_CHECKING:
     from ...engine.graph import Variable
     from ..model_types import ModelData
-    from ..models.model import Model
     from ..structures import Rows
+    from .base_model import BaseModel
 
 
 _KINDS = ("train", "test", "predict")
@@ -298,7 +298,7 @@ class ModelExplanation:
 
 
 def profile_step(
-    model: Model,
+    model: BaseModel,
     data: tuple[ModelData | None, Rows | None, Rows | None],
     kind: str | None,
     batch_size: int | None,
@@ -320,7 +320,7 @@ def profile_step(
     return ModelProfile(model.name, kind, found.seconds, layers, found.between, found, waited, *sizes)
 
 
-def _kind_for(model: Model, data: tuple[ModelData | None, Rows | None, Rows | None]) -> str:
+def _kind_for(model: BaseModel, data: tuple[ModelData | None, Rows | None, Rows | None]) -> str:
     """Return the step that data are for: arrays without targets are predicted from, for no loss could be computed."""
     x, y, _ = data
     is_arrays = hasattr(x, "__array__") or isinstance(x, (list, tuple, dict))
@@ -338,7 +338,7 @@ def _bytes_of(variables: Iterable[Variable]) -> int:
 
 
 def explain_step(
-    model: Model,
+    model: BaseModel,
     data: tuple[ModelData | None, Rows | None, Rows | None],
     kind: str,
     batch_size: int | None,
@@ -368,7 +368,7 @@ def explain_step(
     return ModelExplanation(model.name, kind, program.source, lines, report, summary, program, passes)
 
 
-def _check(model: Model, kind: str, what: str) -> None:
+def _check(model: BaseModel, kind: str, what: str) -> None:
     if kind not in _KINDS:
         raise ValueError(f"{what}(): kind must be 'train', 'test' or 'predict', got {kind!r}.")
     if kind != "predict":
@@ -378,7 +378,11 @@ def _check(model: Model, kind: str, what: str) -> None:
 
 
 def _first_batch(
-    model: Model, data: tuple[ModelData | None, Rows | None, Rows | None], kind: str, batch_size: int | None, what: str
+    model: BaseModel,
+    data: tuple[ModelData | None, Rows | None, Rows | None],
+    kind: str,
+    batch_size: int | None,
+    what: str,
 ) -> tuple[Batch, float]:
     """Return the first batch of the data, and how long a batch is waited for."""
     _check(model, kind, what)
@@ -406,7 +410,7 @@ def _timed_next(batches: Iterator[Batch]) -> tuple[Batch | None, float]:
 
 
 @contextmanager
-def _state_kept(model: Model) -> Generator[None]:
+def _state_kept(model: BaseModel) -> Generator[None]:
     """Restore the model's variables and the random state after the block, whatever is run inside."""
     parts, random = stateful_parts(model), random_state()
     before = {
@@ -444,7 +448,7 @@ class _Sum:
         return LayerTime(name, classes.get(name, ""), forward, backward, size, inner)
 
 
-def layer_times(model: Model, lines: Iterable[ProfiledLine]) -> tuple[LayerTime, ...]:
+def layer_times(model: BaseModel, lines: Iterable[ProfiledLine]) -> tuple[LayerTime, ...]:
     """Return the time of each layer, from those of its operations.
 
     Args:
@@ -470,14 +474,14 @@ def layer_times(model: Model, lines: Iterable[ProfiledLine]) -> tuple[LayerTime,
     return (*found, *[own.layer_time(name, {}) for name, own in others.items() if name in kinds])
 
 
-def _layer(layers: _Sum, model: Model, path: str) -> _Sum:
+def _layer(layers: _Sum, model: BaseModel, path: str) -> _Sum:
     found = layers
     for name in _names(model, path):
         found = found.inside.setdefault(name, _Sum())
     return found
 
 
-def _names(model: Model, path: str) -> list[str]:
+def _names(model: BaseModel, path: str) -> list[str]:
     """Return the names on the way to a layer. The model is on all of them, and named if it computes by itself."""
     return _names_of(model.name, path)
 
@@ -493,12 +497,12 @@ def _in_order(inside: Mapping[str, _Sum], classes: Mapping[str, str]) -> list[tu
     return sorted(inside.items(), key=lambda item: order.get(item[0], len(order)))
 
 
-def _classes(model: Model) -> dict[str, str]:
+def _classes(model: BaseModel) -> dict[str, str]:
     """Return the classes of all layers by name, in the order of the layers."""
     return {layer.name: type(layer).__name__ for layer in model._flatten_layers()}
 
 
-def _explained(model: Model, program: Any) -> Generator[ExplainedLine]:
+def _explained(model: BaseModel, program: Any) -> Generator[ExplainedLine]:
     for number, text in enumerate(program.source.splitlines(), 1):
         origin = program.origins.get(number)
         if origin is None:
@@ -511,7 +515,7 @@ def _explained(model: Model, program: Any) -> Generator[ExplainedLine]:
         yield ExplainedLine(number, text, operation.name, whose, "" if location is None else str(location))
 
 
-def _describe(model: Model, part: Part) -> str:
+def _describe(model: BaseModel, part: Part) -> str:
     name = "/".join(_names(model, part.path)) if part.kind == "layer" else part.kind
     return f"{name}, backward" if name and part.is_backward else name
 

@@ -13,8 +13,8 @@ from shared.members import made
 import anabranch as ab
 from anabranch.engine.ops import collectives
 from anabranch.engine.queues.errors import TaskFailedError
-from anabranch.framework.callbacks.callback_list import CallbackList
 from anabranch.framework.data.adapters import as_data, batch_of
+from anabranch.framework.models.fit_callbacks import CallbackList
 from anabranch.framework.replicas.parallel import ParallelFit
 from anabranch.framework.replicas.passes import _first_batch
 from anabranch.framework.replicas.shares import Shares

@@ -26,7 +26,7 @@ from anabranch.framework.callbacks.api import (
     SwapEMAWeights,
     TerminateOnNaN,
 )
-from anabranch.framework.callbacks.progress import LinePrinter, make_progress
+from anabranch.framework.training.progress import LinePrinter, make_progress
 
 X = np.linspace(-1, 1, 12, dtype="float32").reshape(6, 2)
 Y = X.sum(1, keepdims=True)
@@ -338,7 +338,7 @@ def test_without_a_terminal_there_is_a_line_an_epoch(capsys: pytest.CaptureFixtu
 def clocked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that stands still but for what the test adds to it."""
     now = [0.0]
-    monkeypatch.setattr("anabranch.framework.callbacks.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("anabranch.framework.training.progress.time.perf_counter", lambda: now[0])
     return now
 
 

@@ -21,9 +21,9 @@ from anabranch.engine.passes.framework.pipeline import PIPELINE
 from anabranch.engine.passes.framework.switches import PASSES
 from anabranch.engine.session import explanation as explaining
 from anabranch.engine.session import profile as profiling
-from anabranch.framework.callbacks import progress
-from anabranch.framework.callbacks.history_view import history_html
+from anabranch.framework.models.history_view import history_html
 from anabranch.framework.models.sequential import Sequential
+from anabranch.framework.training import progress
 from anabranch.framework.training.step_report import ModelExplanation, ModelProfile
 
 RNG = np.random.default_rng(1)

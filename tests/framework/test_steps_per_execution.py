@@ -8,7 +8,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers, ops
-from anabranch.framework.callbacks.base import Callback, History
+from anabranch.framework.models.fit_callbacks import Callback, History
 
 ROWS, FEATURES = 50, 6
 _random = np.random.default_rng(0)

@@ -15,12 +15,12 @@ from .control_flow import refusal
 from .model import BATCH, BuiltModel, as_output, build_model, checked_opset, open_dimensions, report, write_model
 
 if TYPE_CHECKING:
-    from ...models.model import Model
     from ...structures import InputSpecs
+    from ...training.base_model import BaseModel
 
 
 def export_model(
-    model: Model,
+    model: BaseModel,
     filepath: str | os.PathLike[str],
     verbose: int | None = None,
     input_signature: InputSpecs | None = None,
@@ -38,7 +38,7 @@ def export_model(
         print(report(os.fspath(filepath), built.proto))
 
 
-def built_model(model: Model, input_signature: InputSpecs | None, opset: int) -> BuiltModel:
+def built_model(model: BaseModel, input_signature: InputSpecs | None, opset: int) -> BuiltModel:
     """Return a model's inference as a model of ONNX.
 
     Variables that the inference writes, such as the states of ``stateful=True`` layers, become inputs and, under their
@@ -53,7 +53,7 @@ def built_model(model: Model, input_signature: InputSpecs | None, opset: int) ->
     return build_model(inputs, results, dims, opset, model.name, held, with_rows)
 
 
-def states_of(model: Model) -> dict[str, Variable]:
+def states_of(model: BaseModel) -> dict[str, Variable]:
     """Return what an exported model's inputs that are states stand for, by their names."""
     return _traced(model, None).states
 
@@ -67,7 +67,7 @@ class _Traced(NamedTuple):
     states: dict[str, Variable]
 
 
-def _traced(model: Model, input_signature: InputSpecs | None) -> _Traced:
+def _traced(model: BaseModel, input_signature: InputSpecs | None) -> _Traced:
     arguments = arguments_of(model, input_signature)
     graph = Graph()
     with graph.as_default():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ...callbacks.base import Logs
 from ...callbacks.monitor import MonitorCallback
+from ...training.base_callback import Logs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

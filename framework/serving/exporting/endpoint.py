@@ -25,8 +25,8 @@ from ..values import as_input
 
 if TYPE_CHECKING:
     from ....engine.ops.base import TensorLike
-    from ...models.model import Model
     from ...structures import Arrays, InputSpecs
+    from ...training.base_model import BaseModel
 
 
 _AUTOMATIC = re.compile(r"(input_layer|keras_tensor|input)(_[0-9]+)?")  # names of inputs to which nobody gave one
@@ -89,14 +89,15 @@ def trace_endpoint(
     return Endpoint(signature, arguments)
 
 
-def arguments_of(model: Model, input_signature: InputSpecs | None) -> list[InputSpecs]:
+def arguments_of(model: BaseModel, input_signature: InputSpecs | None) -> list[InputSpecs]:
     """Return the positional arguments of a model's call, structures whose leaves are `InputSpec`s or symbolic inputs.
 
     Raises:
         ValueError: nothing is given, and the model has no symbolic inputs and was never called.
     """
+    graph = model._layer_graph
     if input_signature is None:
-        known = seen_signature(model) if model.inputs is None else [model.input]
+        known = seen_signature(model) if graph is None else [model.input]
         if known is None:
             raise ValueError(
                 f"Model {model.name!r} has no symbolic inputs and was not called on data, so that export() has no "
@@ -105,7 +106,7 @@ def arguments_of(model: Model, input_signature: InputSpecs | None) -> list[Input
             )
         return known
     given = list(input_signature) if isinstance(input_signature, (list, tuple)) else [input_signature]
-    if len(given) > 1 and model.inputs is not None and len(model.inputs) == len(given):
+    if len(given) > 1 and graph is not None and len(graph.inputs) == len(given):
         return [given]  # the inputs of a functional model are one argument
     return given
 

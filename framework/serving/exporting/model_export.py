@@ -18,15 +18,15 @@ from .states import trace_sequences
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ...models.model import Model
     from ...structures import Arrays, InputSpecs
+    from ...training.base_model import BaseModel
 
 
 FORMATS = ("anabranch",)
 
 
 def export_model(
-    model: Model,
+    model: BaseModel,
     filepath: str | os.PathLike[str],
     format: str = "anabranch",
     verbose: int | None = None,

@@ -14,12 +14,12 @@ from ..signature import Signature, StateInfo
 from .endpoint import Endpoint, WritesVariablesError, check_effects, feed, fetch, info_of, named_inputs, output_names
 
 if TYPE_CHECKING:
-    from ...models.model import Model
     from ...structures import InputSpecs
+    from ...training.base_model import BaseModel
 
 
 def trace_sequences(
-    who: str, model: Model, arguments: list[InputSpecs], graph: Graph, refusal: WritesVariablesError
+    who: str, model: BaseModel, arguments: list[InputSpecs], graph: Graph, refusal: WritesVariablesError
 ) -> Endpoint:
     """Build a model's inference into a graph, from the states of its recurrent layers to their next states.
 
@@ -71,7 +71,7 @@ def trace_sequences(
     return Endpoint(signature, arguments)
 
 
-def _states_of(model: Model) -> list[Variable]:
+def _states_of(model: BaseModel) -> list[Variable]:
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, RNN) and layer.stateful]
     found: list[Variable] = [variable for layer in layers for variable in flatten(layer.states)]
     return list(dict.fromkeys(found))

@@ -16,14 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import optim
-from ...distribute.strategies.strategy import Strategy, current_strategy, strategy_around, warn_of_forgotten_scope
-from ...engine.graph import in_explicit_graph
+from ...distribute.strategies.strategy import current_strategy, strategy_around, warn_of_forgotten_scope
 from ...engine.graph.provenance import user_stacklevel
 from ...engine.graph.tracebacks import short_tracebacks
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ..callbacks.base import Callback, History
-from ..callbacks.callback_list import CallbackList
-from ..callbacks.progress import make_progress, resolve_verbose
 from ..data.adapters import (
     Batch,
     as_data,
@@ -35,42 +31,32 @@ from ..data.adapters import (
 from ..data.class_weights import class_weights_to_sample_weights
 from ..metrics.reduction import Mean
 from ..saving.checkpointing import TrainingRun
-from .contract import check_class_weight
-from .epochs import Epochs
-from .fit_data import batch_of_x, batch_size_of, validation_data_of
-from .limits import check_counts, limited_epochs
-from .nan_report import guard_restored
-from .objectives import CompiledLoss, CompiledMetrics, check_names, object_name
-from .passes import PassMethods, packed
+from ..training.contract import check_class_weight
+from ..training.epochs import Epochs
+from ..training.fit_data import batch_of_x, batch_size_of, validation_data_of
+from ..training.limits import check_counts, limited_epochs
+from ..training.nan_report import guard_restored
+from ..training.objectives import CompiledLoss, CompiledMetrics, check_names, object_name
+from ..training.passes import PassMethods, packed
+from ..training.progress import make_progress, resolve_verbose
+from .fit_callbacks import Callback, CallbackList, History
 
 if TYPE_CHECKING:
+    from ...distribute.strategies.strategy import Strategy
     from ...engine.common.nest import Nest
     from ..model_types import Losses, Metrics, ModelData
     from ..structures import Array, OptimizerLike, Rows
-    from .step_methods import CutSteps
+    from ..training.base_callback import BaseCallbackList
+    from ..training.base_model import CutSteps
 
 Logs = dict[str, Any]
 Callbacks = Callback | Sequence[Callback] | CallbackList | None
 
 
 class Trainer(PassMethods):
-    """The training half of a model: `compile`, `fit` and their like. `Model` joins it to `Layer`."""
+    """The training half of a model: `compile`, `fit` and their like."""
 
-    def _init_trainer(self) -> None:
-        self.optimizer: Any = None
-        self.loss: Any = None
-        self._given_loss: Losses = None  # the last argument of `compile`; `loss` may be a subclass's own
-        self.distribute_strategy: Strategy | None = None
-        self._made_under = strategy_around()
-        self.compiled = False
-        self.stop_training = self.stop_evaluating = self.stop_predicting = False
-        self.history: History | None = None
-        self.steps_per_execution = 1
-        self.run_eagerly = False
-        self.jit_compile: bool | str = "auto"
-        self._checked_batch = False
-        self._compile_arguments: dict[str, Any] | None = None
-        self._init_steps()
+    history: History | None = None
 
     # --- compile --------------------------------------------------------------------------------------------
 
@@ -190,24 +176,6 @@ class Trainer(PassMethods):
         if self.distribute_strategy is not None:
             self.distribute_strategy.note_steps(count)
 
-    def _prepare(self, what: str) -> None:
-        """Check that the model is compiled; drop training steps that were built for other trainable layers."""
-        if not self.compiled:
-            raise ValueError(f"Model {self.name!r} must be compiled before {what}(): call model.compile(...) first.")
-        if in_explicit_graph():
-            raise RuntimeError(
-                f"{what}() runs at once, but a graph is being built here, in which assignments would only be noted. "
-                "Call it outside of the `with graph.as_default():` or `with Session():` block."
-            )
-        if not what.endswith("_on_batch"):  # single steps must be quick; after a change of `trainable`, compile again
-            self._found_metrics = None
-            self._trained_variables = self.trainable_variables
-            if self._trained_states - {self._trained_state()}:
-                self._steps["train"].clear()
-                self._trained_states.clear()
-                self._steps_on_cluster = None
-                self._kept_steps.clear()
-
     def _renew_optimizer(self) -> None:
         """Put an optimizer without state in the place of one that has some."""
         if self.optimizer is None or not self.optimizer.built or self._compile_arguments is None:
@@ -313,7 +281,7 @@ class Trainer(PassMethods):
         validation = validation_data_of(validation_data, validation_batch_size or batch_size_of(data, batch_size))
         verbosity = resolve_verbose(verbose)
 
-        def validate(epoch: int, hooks: CallbackList) -> Logs:
+        def validate(epoch: int, hooks: BaseCallbackList) -> Logs:
             if validation is None or not _is_due(epoch, validation_freq):
                 return {}
             found = self._evaluate(Epochs(validation, validation_steps), hooks, None)
@@ -321,13 +289,39 @@ class Trainer(PassMethods):
 
         span = range(initial_epoch, epochs)
         if self.distribute_strategy is not None and self.distribute_strategy.is_distributed:
-            from ..replicas.fitting import fit_replicas  # few need it
-
             given = None if validation is None else validate
-            return fit_replicas(self, self.distribute_strategy, epochs_of_data, callbacks, span, verbosity, given)
+            return self._fit_on_cluster(self.distribute_strategy, epochs_of_data, callbacks, span, verbosity, given)
         if self.distribute_strategy is None:
             warn_of_forgotten_scope(self.name)
         return self._fit_alone(epochs_of_data, callbacks, span, verbosity, validate)
+
+    def _fit_on_cluster(
+        self,
+        strategy: Strategy,
+        data: Epochs,
+        callbacks: Any,
+        epochs: range,
+        verbosity: int,
+        validate: Callable[[int, BaseCallbackList], Logs] | None,
+    ) -> History:
+        """Train with the other workers of a cluster, as `fit` does."""
+        from ..replicas.fitting import check_callbacks, fit_replicas  # few need it
+
+        given = CallbackList(callbacks).callbacks
+        own = given if strategy.is_chief else [callback for callback in given if callback.on_all_workers]
+        check_callbacks(own, strategy, data)
+        hooks = self._callback_list(own, verbose=verbosity, epochs=epochs.stop, steps=data.steps)
+        history = self._begin_history(hooks)
+        shown = 0 if hooks.shows_progress else verbosity
+        validated = None if validate is None else lambda epoch: validate(epoch, hooks)
+        fit_replicas(self, strategy, data, hooks, given, epochs, shown, validated)
+        return history
+
+    def _begin_history(self, hooks: CallbackList) -> History:
+        history = next(item for item in hooks.callbacks if isinstance(item, History))
+        self.history = history
+        self.stop_training = False
+        return history
 
     def _fit_alone(
         self,
@@ -335,13 +329,11 @@ class Trainer(PassMethods):
         callbacks: Callbacks,
         epochs: range,
         verbosity: int,
-        validate: Callable[[int, CallbackList], Logs],
+        validate: Callable[[int, BaseCallbackList], Logs],
     ) -> History:
         """Train on this process alone, as `fit` does."""
         hooks = self._callback_list(callbacks, verbose=verbosity, epochs=epochs.stop, steps=data.steps)
-        history = next(item for item in hooks.callbacks if isinstance(item, History))
-        self.history = history
-        self.stop_training = False
+        history = self._begin_history(hooks)
         run, shown = TrainingRun(self, hooks, data), 0 if hooks.shows_progress else verbosity
         hooks.on_begin("train")
         logs: Logs = {}

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..training.limits import is_interactive_logging_enabled, show
+from .limits import is_interactive_logging_enabled, show
 
 if TYPE_CHECKING:
-    from .base import Logs
+    from .base_callback import Logs
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_REDRAWS = 0.2

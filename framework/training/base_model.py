@@ -1,4 +1,4 @@
-"""`StepMethods`: what a step of training, testing or predicting computes, as methods that a model may override.
+"""`BaseModel`: a layer with what a step of training, testing or predicting computes, as methods to override.
 
 Each method is called with tensors while a step is built, once for each kind of batch; after that the compiled step runs
 without Python. Under `run_eagerly` it is called with values, once for each batch. What a step returns for the logs is
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from ...distribute.strategies.strategy import Strategy, strategy_around
 from ...engine import ops
 from ...engine.autodiff import gradients
 from ...engine.autodiff.tape import Tape
-from ...engine.common.outputs import HasCall, Result
 from ...engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
 from ...engine.graph.provenance import building_part, user_stacklevel
 from ...engine.graph.tensor import NoValueError
@@ -30,16 +30,20 @@ from ...engine.session.eager_functions import functions_run_eagerly
 from ...engine.summaries.scopes import using_step
 from ...layers.core.layer import Layer
 from ...layers.core.tracking import held_by_attributes
-from ..data.adapters import X_ONLY, Layout, unpack_x_y_sample_weight
+from ..data.adapters import X_ONLY, Batch, Layout, unpack_x_y_sample_weight
 from ..metrics.base import Metric
+from .contract import check_numbers, check_probabilities
 from .kept_steps import KeptSteps
-from .objectives import CompiledLoss, CompiledMetrics, row_count, sum_of
+from .objectives import CompiledLoss, CompiledMetrics, object_name, row_count, sum_of
 from .steps import Program, StepPrograms, compile_step
 
 if TYPE_CHECKING:
     from ...engine.session.targets import Remote
     from ..metrics.api import Mean
+    from ..model_types import Losses
+    from ..models.layer_graph import LayerGraph
     from ..structures import Array, Tensors
+    from .base_callback import BaseHistory
 
 Logs = dict[str, Any]
 _FOR_PYTORCH = (
@@ -60,25 +64,35 @@ class CutSteps(Protocol):
     def build(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]: ...
 
 
-class StepMethods:
-    """The methods out of which steps are built. `Trainer` adds those that run them."""
+class BaseModel(Layer):
+    """A layer with the methods out of which steps are built. `PassMethods` and `Trainer` add those that run them.
 
-    # What Layer and Trainer give:
-    name: str
-    losses: list[Tensor]
-    trainable_variables: list[Variable]
-    untracked: ClassVar[frozenset[str]]
-    compiled: bool
-    run_eagerly: bool
-    optimizer: Any
-    call: Callable[..., Any]
-    _flatten_layers: Callable[..., list[Any]]
+    What is below `Model`, and is handed one, takes it as a `BaseModel`.
+    """
 
-    if TYPE_CHECKING:
+    history: BaseHistory | None = None
+    _known_graph: LayerGraph | None = None
+    _seen_dtypes: Mapping[str, Any] | None = None  # of the first call, beside `_build_shapes`
+    _exports_what_was_seen: ClassVar[bool] = True  # the first call has the sizes of inputs, but for that of the batch
 
-        def __call__(self: HasCall[Result], *args: Any, **kwargs: Any) -> Result: ...
+    @property
+    def _layer_graph(self) -> LayerGraph | None:
+        """The layer calls between symbolic inputs and outputs; None where the model is Python code only."""
+        return self._known_graph
 
     def _init_steps(self) -> None:
+        self.optimizer: Any = None
+        self.loss: Any = None
+        self._given_loss: Losses = None  # the last argument of `compile`; `loss` may be a subclass's own
+        self.distribute_strategy: Strategy | None = None
+        self._made_under = strategy_around()
+        self.compiled = False
+        self.stop_training = self.stop_evaluating = self.stop_predicting = False
+        self.steps_per_execution = 1
+        self.run_eagerly = False
+        self.jit_compile: bool | str = "auto"
+        self._checked_batch = False
+        self._compile_arguments: dict[str, Any] | None = None
         self._compiled_loss: CompiledLoss | None = None
         self._compiled_metrics: CompiledMetrics | None = None
         self._loss_tracker: Mean
@@ -98,6 +112,31 @@ class StepMethods:
         self._log_names: dict[tuple[str, str], list[str]] = {}  # by kind of step and layout: what the step returns
         self._latest: dict[str, tuple[str, tuple[Array, ...]]] = {}  # by kind of step: layout and values of the latest
         self._found_metrics: tuple[list[Metric], dict[int, str]] | None = None  # so that single steps are quick
+
+    def _prepare(self, what: str) -> None:
+        """Check that the model is compiled; drop training steps that were built for other trainable layers."""
+        if not self.compiled:
+            raise ValueError(f"Model {self.name!r} must be compiled before {what}(): call model.compile(...) first.")
+        if in_explicit_graph():
+            raise RuntimeError(
+                f"{what}() runs at once, but a graph is being built here, in which assignments would only be noted. "
+                "Call it outside of the `with graph.as_default():` or `with Session():` block."
+            )
+        if not what.endswith("_on_batch"):  # single steps must be quick; after a change of `trainable`, compile again
+            self._found_metrics = None
+            self._trained_variables = self.trainable_variables
+            if self._trained_states - {self._trained_state()}:
+                self._steps["train"].clear()
+                self._trained_states.clear()
+                self._steps_on_cluster = None
+                self._kept_steps.clear()
+
+    def _check_batch(self, batch: Batch) -> None:
+        self._checked_batch = True
+        check_numbers(batch)
+        given = self._given_loss
+        if given is not None and not isinstance(given, (dict, list, tuple)):
+            check_probabilities(batch, given if isinstance(given, str) else object_name(given))
 
     def _is_eager(self) -> bool:
         """Test whether Python computes each step on values, as `run_eagerly` asks for, or a switch for all models."""
@@ -262,7 +301,7 @@ class StepMethods:
             compiled = together if self._is_building_step else self._compiled_metrics.metrics
             found = [self._loss_tracker, *trackers, *compiled]
         for layer in [self, *self._flatten_layers(include_self=False)]:
-            if layer is self or not isinstance(layer, StepMethods):  # what a model inside trains with is not ours
+            if layer is self or not isinstance(layer, BaseModel):  # what a model inside trains with is not ours
                 found += held_by_attributes(layer, Metric, Layer.untracked | _OF_COMPILE)
         return list({id(metric): metric for metric in found}.values())
 
@@ -347,7 +386,7 @@ class StepMethods:
     ) -> list[Tensor]:
         logs = self._call_step(step, layout, tensors)
         own = (f"{mode}_step", "compute_metrics", "get_metrics_result")
-        if all(getattr(type(self), method) is getattr(StepMethods, method) for method in own):
+        if all(getattr(type(self), method) is getattr(BaseModel, method) for method in own):
             return []  # the logs are the results of the metrics, which can be read at any time
         if not isinstance(logs, Mapping):
             raise TypeError(
