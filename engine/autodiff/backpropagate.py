@@ -12,6 +12,7 @@ from typing import Any
 
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.provenance import building_gradient_of
+from ..graph.search import reached
 from ..graph.spec import FrameSpec
 from ..graph.state.variable import Variable
 from ..graph.state.variable_ops import ReadVariable
@@ -33,15 +34,9 @@ class DifferentiatesItself:
 
 def reachable_operations(graph: Graph, targets: Iterable[Symbol]) -> list[Operation]:
     """Return the operations of `graph` on which `targets` depend through data, in program order."""
-    seen: set[Operation] = set()
-    pending = [t.operation for t in targets if t.operation.graph is graph]
-    while pending:
-        operation = pending.pop()
-        if operation in seen:
-            continue
-        seen.add(operation)
-        pending.extend(tensor.operation for tensor in operation.inputs)
-    return sorted(seen, key=lambda operation: operation.index)
+    starts = [t.operation for t in targets if t.operation.graph is graph]
+    found = reached(starts, lambda operation: [tensor.operation for tensor in operation.inputs])
+    return sorted(found, key=lambda operation: operation.index)
 
 
 def dependent_tensors(operations: Iterable[Operation], sources: Iterable[Symbol]) -> set[Symbol]:

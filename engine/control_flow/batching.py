@@ -17,6 +17,7 @@ from ..common import dtypes
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import Graph, Operation, Parameter, get_default_graph
 from ..graph.region import Region
+from ..graph.search import reached
 from ..graph.spec import ArraySpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Symbol, Tensor, symbol_of
 from ..ops.arrays.gathering import take
@@ -377,15 +378,10 @@ class Rules:
 
 def needed_operations(region: Region, wanted: Iterable[Symbol]) -> list[Operation]:
     """Return the operations of a region on which `wanted` depend, and those with effects, in program order."""
-    seen: set[Operation] = set()
-    pending = [tensor.operation for tensor in wanted if tensor.graph is region]
-    pending.extend(operation for operation in region.operations if operation.writes)
-    while pending:
-        operation = pending.pop()
-        if operation not in seen:
-            seen.add(operation)
-            pending.extend(tensor.operation for tensor in operation.inputs)
-    return sorted(seen, key=lambda operation: operation.index)
+    starts = [tensor.operation for tensor in wanted if tensor.graph is region]
+    starts += [operation for operation in region.operations if operation.writes]
+    found = reached(starts, lambda operation: [tensor.operation for tensor in operation.inputs])
+    return sorted(found, key=lambda operation: operation.index)
 
 
 def check_effects(graph: Graph) -> None:

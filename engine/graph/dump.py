@@ -11,6 +11,7 @@ from ..common.dtypes import is_dtype
 from ..common.nest import flatten, is_mapping, is_sequence
 from .device import is_variable
 from .op import is_array
+from .search import reached
 from .spec import FrameSpec
 from .tensor import Symbol
 
@@ -41,19 +42,14 @@ def dump_operations(operations: Sequence[Operation]) -> str:
 
 
 def _needed(graph: Graph, fetches: Iterable[Any]) -> list[Operation]:
-    pending: list[Operation] = []
+    starts: list[Operation] = []
     for fetch in fetches:
         fetch = getattr(fetch, "flow", fetch)
         operation = graph.read(fetch).operation if is_variable(fetch) else getattr(fetch, "operation", fetch)
         if getattr(operation, "graph", None) is not graph:
             raise ValueError(f"dump: {fetch!r} is no tensor or operation of this graph.")
-        pending.append(operation)
-    found: set[Operation] = set()
-    while pending:
-        operation = pending.pop()
-        if operation not in found:
-            found.add(operation)
-            pending.extend([*(tensor.operation for tensor in operation.inputs), *operation.control_inputs])
+        starts.append(operation)
+    found = reached(starts, lambda each: [*(tensor.operation for tensor in each.inputs), *each.control_inputs])
     return sorted(found, key=lambda operation: operation.index)
 
 

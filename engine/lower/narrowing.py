@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from ..graph.device import DeviceName
 from ..graph.graph import Operation
+from ..graph.search import reached
 from ..graph.spec import Spec, StoreSpec, TensorSpec
 from ..graph.state.variable_ops import ReadVariable
 from ..ops.containers.tensor_stores import StoreNew, StoreOp, StoreRead, StoreWrite
@@ -211,17 +212,12 @@ class _Narrowing:
     def _deferred(self) -> set[Value]:
         """Return the values that may be stores whose writes have not come yet."""
         consumers = self.machine.consumers()
-        found: set[Value] = set()
-        pending = [node.output for node in self.passed.values()]
-        while pending:
-            value = pending.pop()
-            if value in found:
-                continue
-            found.add(value)
-            for node in consumers.get(value, ()):
-                if node.kind in _MOVING and value in node.inputs and _is_store(value):
-                    pending.extend(output for output in node.outputs if _is_store(output))
-        return found
+
+        def moved(value: Value) -> list[Value]:
+            nodes = [node for node in consumers.get(value, ()) if node.kind in _MOVING and value in node.inputs]
+            return [output for node in nodes for output in node.outputs if _is_store(output)]
+
+        return reached([node.output for node in self.passed.values()], moved)
 
     def _narrow_use(self, node: Node, deferred: set[Value]) -> None:
         kind = _kind_of_look(node.operations[0]) if node.kind == "op" and len(node.operations) == 1 else ""

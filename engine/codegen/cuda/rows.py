@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from ...common.quick_dataclass import dataclass
+from ...graph.search import reached
 from ..elementwise.row_kernel import RowSpec
 from ..expression.expression import Node
 from .elementwise import (
@@ -91,19 +92,13 @@ def gatherings(spec: RowSpec) -> list[Gathering]:
 
 def row_values(spec: RowSpec) -> list[int]:
     """Return the nodes, one value a row, that gathered sums take from memory, where `rows` puts them."""
-    found: set[int] = set()
-    pending = [spec.nodes[reduction].arguments[0] for _, _, reduction in spec.analysis.gathering()]
-    seen: set[int] = set()
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if not spec.analysis.along[node] and spec.analysis.stage[node]:
-            found.add(node)
-        else:
-            pending.extend(spec.nodes[node].arguments)
-    return sorted(found)
+
+    def is_kept(node: int) -> bool:
+        return not spec.analysis.along[node] and spec.analysis.stage[node] > 0
+
+    starts = [spec.nodes[reduction].arguments[0] for _, _, reduction in spec.analysis.gathering()]
+    found = reached(starts, lambda node: () if is_kept(node) else spec.nodes[node].arguments)
+    return sorted(filter(is_kept, found))
 
 
 def has_row_reductions(spec: RowSpec) -> bool:
@@ -269,14 +264,8 @@ class _Function:
 
     def needed(self, sinks: Iterable[int], known: Collection[int]) -> list[int]:
         """Return the nodes that have to be computed for others, in order."""
-        found: set[int] = set()
-        pending = list(sinks)
-        while pending:
-            node = pending.pop()
-            if node not in found and node not in known:
-                found.add(node)
-                pending.extend(self.spec.nodes[node].arguments)
-        return sorted(found)
+        found = reached(sinks, lambda node: () if node in known else self.spec.nodes[node].arguments)
+        return sorted(node for node in found if node not in known)
 
 
 class _Rows(_Function):

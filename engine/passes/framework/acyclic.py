@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
+from ...graph.search import reached
+
 _FARTHEST = 500  # places in the order
 
 
@@ -62,25 +64,11 @@ class Dependent:
 
     def _behind(self, lowest: int) -> set[Dependent]:
         """Return this and all that it depends on, down to the order number `lowest`."""
-        found: set[Dependent] = set()
-        pending: list[Dependent] = [self]
-        while pending:
-            item = pending.pop()
-            if item.order >= lowest and item not in found:
-                found.add(item)
-                pending.extend(item._needs)
-        return found
+        return reached([self], lambda item: [need for need in item._needs if need.order >= lowest])
 
     def _ahead(self, highest: int) -> set[Dependent]:
         """Return this and all that depends on it, up to the order number `highest`."""
-        found: set[Dependent] = set()
-        pending: list[Dependent] = [self]
-        while pending:
-            item = pending.pop()
-            if item.order <= highest and item not in found:
-                found.add(item)
-                pending.extend(item._users)
-        return found
+        return reached([self], lambda item: [user for user in item._users if user.order <= highest])
 
 
 def in_order(items: Iterable[Dependent]) -> list[Dependent]:

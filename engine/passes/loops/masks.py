@@ -8,6 +8,7 @@ as a comparison of the step with lengths, or computed for all steps at once, wha
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from ...control_flow.batching import Batch, Value
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
 from ...graph.region import Region
+from ...graph.search import reached
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, Tensor, symbol_of
 from ...ops.arrays.axes import flip
@@ -190,16 +192,10 @@ def check_known_before(loop: LoopView, mask: Mask) -> None:
     Raises:
         NotRowWiseError: it takes what the steps make, or what is not computed for all of them at once.
     """
-    pending, seen, changes = [mask.bools], set[Symbol](), False
-    while pending:
-        tensor = pending.pop()
-        if tensor in seen:
-            continue
-        seen.add(tensor)
-        form = loop.form(tensor)
-        changes = changes or isinstance(tensor.operation.op, ArrayRead) or (form is not None and form.steps != 0)
-        pending += _needed_for(loop, mask, tensor)
-    if not changes:
+    needed = reached([mask.bools], partial(_needed_for, loop, mask))
+    forms = [loop.form(tensor) for tensor in needed]
+    is_read = any(isinstance(tensor.operation.op, ArrayRead) for tensor in needed)
+    if not is_read and not any(form is not None and form.steps for form in forms):
         raise NotRowWiseError(f"{_name(mask.bools)}, by which rows are kept, is the same in each step")
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Parameter
+from ...graph.search import reached
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.gathering import Take
@@ -34,15 +33,15 @@ def hindrance(loop: LoopView, operation: Operation) -> str:
     return f"{names} are there for one iteration at a time"
 
 
-def _sources(loop: LoopView, operation: Operation) -> Iterator[Operation]:
+def _sources(loop: LoopView, operation: Operation) -> list[Operation]:
     """Return an operation and those of the body of which it is computed, what comes first in front."""
-    pending, seen = [operation], {operation}
-    while pending:
-        inputs = [tensor.operation for tensor in pending.pop().inputs if tensor.operation.graph is loop.body]
-        new = [source for source in inputs if source not in seen and not isinstance(source.op, (Constant, Parameter))]
-        seen.update(new)
-        pending.extend(new)
-    return iter([source for source in loop.body.operations if source in seen])
+
+    def computed_of(source: Operation) -> list[Operation]:
+        inputs = [tensor.operation for tensor in source.inputs if tensor.operation.graph is loop.body]
+        return [each for each in inputs if not isinstance(each.op, (Constant, Parameter))]
+
+    found = reached([operation], computed_of)
+    return [source for source in loop.body.operations if source in found]
 
 
 def _of_value(loop: LoopView, source: Operation, directions: dict[int, str]) -> str | None:

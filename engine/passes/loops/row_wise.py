@@ -16,6 +16,7 @@ from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import axis_map_of
 from ...graph.graph import Operation, Parameter
 from ...graph.op import Op
+from ...graph.search import reached
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import BroadcastTo, Reshape
@@ -129,16 +130,11 @@ def _needed(loop: LoopView, found: RowWise) -> list[Operation]:
     """Return the operations of the body that stay where it reads its masks: all but those that only the masks need."""
     if found.lengths is not None:
         return loop.needed
-    pending = [*loop.body.results, *[tensor for o in loop.needed if o.effects for tensor in o.inputs]]
-    seen = {operation for operation in loop.needed if operation.effects}
-    known = {mask.bools for mask in found.masks}
-    while pending:
-        tensor = pending.pop()
-        if tensor not in known:
-            known.add(tensor)
-            seen.add(tensor.operation)
-            pending += tensor.operation.inputs
-    return [operation for operation in loop.needed if operation in seen]
+    starts = [*loop.body.results, *[tensor for o in loop.needed if o.effects for tensor in o.inputs]]
+    masks = {mask.bools for mask in found.masks}
+    tensors = reached(starts, lambda tensor: () if tensor in masks else tensor.operation.inputs)
+    seen = {tensor.operation for tensor in tensors - masks}
+    return [operation for operation in loop.needed if operation.effects or operation in seen]
 
 
 # --- loop variables -------------------------------------------------------------------------------------------------

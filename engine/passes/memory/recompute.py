@@ -21,6 +21,7 @@ from ...control_flow.frames import History
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation, Parameter
 from ...graph.region import Region
+from ...graph.search import reached
 from ...graph.spec import ArraySpec
 from ...graph.tensor import Symbol
 from ...ops.containers.tensor_arrays import ArrayRead
@@ -328,13 +329,12 @@ class _Rewriting:
 
     def _needed(self, wanted: Iterable[Symbol]) -> list[Operation]:
         """Return the operations that must run again for `wanted`, in program order."""
-        found: set[Operation] = set()
-        pending = list(wanted)
-        while pending:
-            tensor = pending.pop()
-            if tensor.operation in self.repeated and tensor not in self.saved and tensor.operation not in found:
-                found.add(tensor.operation)
-                pending += tensor.operation.inputs
+
+        def repeated(tensors: Iterable[Symbol]) -> list[Operation]:
+            made = [tensor.operation for tensor in tensors if tensor not in self.saved]
+            return [operation for operation in made if operation in self.repeated]
+
+        found = reached(repeated(wanted), lambda operation: repeated(operation.inputs))
         return [operation for operation in self.again if operation in found]
 
     def _there(self, tensor: Symbol, region: Region, index: Symbol) -> Symbol:

@@ -22,6 +22,7 @@ from ...control_flow.frames import History, Saved, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter, Placeholder
 from ...graph.region import Region
+from ...graph.search import reached
 from ...graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
@@ -70,13 +71,11 @@ class SavedState:
     @cached_property
     def _operations(self) -> list[Operation]:
         """The operations of the body on which what is wanted depends, as far as they can be run again."""
-        found: set[Operation] = set()
-        pending = [tensor.operation for tensor in self.wanted]
-        while pending:
-            operation = pending.pop()
-            if operation not in found and can_run_again(operation):
-                found.add(operation)
-                pending += [tensor.operation for tensor in operation.inputs]
+
+        def repeatable(tensors: Iterable[Symbol]) -> list[Operation]:
+            return [tensor.operation for tensor in tensors if can_run_again(tensor.operation)]
+
+        found = reached(repeatable(self.wanted), lambda operation: repeatable(operation.inputs))
         return sorted(found, key=lambda operation: operation.index)
 
     def is_captured(self, tensor: Symbol) -> bool:

@@ -12,6 +12,7 @@ from ...common.quick_dataclass import dataclass
 from ...control_flow.frames import History, Saved
 from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Parameter, Placeholder
+from ...graph.search import reached
 from ...graph.spec import FrameSpec, TensorSpec
 from ...graph.state.variable import Variable
 from ...graph.state.variable_ops import Assign, ReadVariable
@@ -159,17 +160,12 @@ def _earlier_reads(
 
 def with_views(tensors: Iterable[Symbol], users: dict[Symbol, list[Operation]]) -> set[Symbol]:
     """Return `tensors` and all that may share their memory."""
-    found: set[Symbol] = set()
-    pending = list(tensors)
-    while pending:
-        tensor = pending.pop()
-        if tensor in found:
-            continue
-        found.add(tensor)
-        for user in users.get(tensor, ()):
-            if user.op.view or isinstance(user.op, RegionOp):
-                pending.extend(user.outputs)
-    return found
+
+    def views_of(tensor: Symbol) -> list[Symbol]:
+        sharing = [user for user in users.get(tensor, ()) if user.op.view or isinstance(user.op, RegionOp)]
+        return [output for user in sharing for output in user.outputs]
+
+    return reached(tensors, views_of)
 
 
 def _reused_operands(operation: Operation, dying: Iterable[Symbol], reusable: set[Symbol]) -> dict[Symbol, Symbol]:
