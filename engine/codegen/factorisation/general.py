@@ -27,33 +27,13 @@ _WIDE = np.dtype("float64")
 Runner = Callable[..., Any]
 
 
-def solve_runner(operation: Operation) -> Runner | None:
-    """Return what runs a `Solve`; see `_runner`."""
-    return _runner(operation, _solutions)
+def general_runner(operation: Operation) -> Runner | None:
+    """Return what runs a `Solve`, `Inverse`, `Determinant` or `SlogDet` on float32 or float64.
 
-
-def inverse_runner(operation: Operation) -> Runner | None:
-    """Return what runs an `Inverse`; see `_runner`."""
-    return _runner(operation, _inverses)
-
-
-def determinant_runner(operation: Operation) -> Runner | None:
-    """Return what runs a `Determinant`; see `_runner`."""
-    return _runner(operation, _determinants)
-
-
-def slogdet_runner(operation: Operation) -> Runner | None:
-    """Return what runs a `SlogDet`; see `_runner`."""
-    return _runner(operation, _signs_and_logarithms)
-
-
-def _runner(operation: Operation, compute: Runner) -> Runner | None:
-    """Return what runs an operation on float32 or float64; None for others, and where NumPy is as quick.
-
-    Args:
-        operation: of one dtype.
-        compute: gives its results in double precision; None where NumPy is to do it.
+    Returns:
+        The runner; None for other dtypes, and where NumPy is as quick.
     """
+    compute = _COMPUTED[operation.type]
     op, dtype, has_parts = operation.op, _dtype_worth(operation), len(operation.outputs) > 1
     if dtype is None:
         return None
@@ -158,3 +138,12 @@ def _large_pivots(x: Any) -> Any:
 def _sign_and_logarithm(pivots: Any) -> tuple[Any, Any]:
     with np.errstate(divide="ignore"):
         return np.prod(np.sign(pivots), -1), np.sum(np.log(np.abs(pivots)), -1)
+
+
+# By the types of operations what gives their results in double precision, or None where NumPy is to compute them.
+_COMPUTED: dict[str, Runner] = {
+    "determinant": _determinants,
+    "inverse": _inverses,
+    "slogdet": _signs_and_logarithms,
+    "solve": _solutions,
+}
