@@ -201,24 +201,7 @@ class StreamEngine(Engine):
 
     def _gather(self, record: DeviceRecord, done: Callable[[list[Any]], None]) -> None:
         """Gather all elements on the device; those that are histories themselves as lists."""
-
-        def have(items: list[Any]) -> None:
-            inner = [position for position, item in enumerate(items) if type(item) is DeviceRecord]
-            missing = len(inner)
-            if not missing:
-                done(items)
-
-            def fill(position: int, found: list[Any]) -> None:
-                nonlocal missing
-                items[position] = found
-                missing -= 1
-                if not missing:
-                    done(items)
-
-            for position in inner:
-                self._gather(items[position], partial(fill, position))
-
-        record.record.as_list(have)
+        record.record.as_list(lambda items: _fill_in(items, self._gather, done))
 
     def to_host(self, value: Any, done: Done) -> None:
         if type(value) is Buffer and self.policy.threshold is not None and not value.is_ready:
@@ -251,23 +234,9 @@ class StreamEngine(Engine):
 
     def _record_to_host(self, record: DeviceRecord, done: Done) -> None:
         def have(items: list[Any]) -> None:
-            items = list(items)
-            inner = [position for position, item in enumerate(items) if type(item) is DeviceRecord]
-            missing = len(inner)
-            if not missing:
-                done(ArrayValue.from_list(items))
+            done(ArrayValue.from_list(items))
 
-            def fill(position: int, found: Any) -> None:
-                nonlocal missing
-                items[position] = found
-                missing -= 1
-                if not missing:
-                    done(ArrayValue.from_list(items))
-
-            for position in inner:
-                self._record_to_host(items[position], partial(fill, position))
-
-        record.record.as_host_list(have)
+        record.record.as_host_list(lambda items: _fill_in([*items], self._record_to_host, have))
 
     def to_device(self, value: Any, done: Done) -> None:
         if value is None or _is_host(value) or type(value) is DeferredStore:
@@ -381,6 +350,24 @@ def ask_together(engines: Sequence[StreamEngine]) -> None:
     """Let one of the engines whose devices share an agenda be polled for all."""
     for engine in engines:
         engine.asked_engine = engines[0]
+
+
+def _fill_in(items: list[Any], gather: Callable[[DeviceRecord, Done], None], done: Callable[[list[Any]], None]) -> None:
+    """Put what is gathered of each history among `items` in its place, then call `done` with them."""
+    inner = [position for position, item in enumerate(items) if type(item) is DeviceRecord]
+    missing = len(inner)
+    if not missing:
+        done(items)
+
+    def fill(position: int, found: Any) -> None:
+        nonlocal missing
+        items[position] = found
+        missing -= 1
+        if not missing:
+            done(items)
+
+    for position in inner:
+        gather(items[position], partial(fill, position))
 
 
 def _is_host(value: Any) -> bool:
