@@ -188,11 +188,7 @@ def _maximum(body: _Body, each: _Each, count: Size) -> None:
 
     def combine(place: Size, number: Size) -> None:
         value, known = body.load(x, place), code.let(f"load {vector}, ptr {best}")
-        is_greater = code.let(f"fcmp ogt {vector} {value}, {known}")
-        is_nan = code.let(f"fcmp uno {vector} {value}, {value}")
-        chosen = code.let(f"or <{body.lanes} x i1> {is_greater}, {is_nan}")
-        value = code.let(f"select <{body.lanes} x i1> {chosen}, {vector} {value}, {vector} {known}")
-        code.line(f"store {vector} {value}, ptr {best}")
+        code.line(f"store {vector} {code.larger(body.lanes, vector, value, known)}, ptr {best}")
 
     each(combine)
     body.store(code.let(f"load {vector}, ptr {best}"), y)

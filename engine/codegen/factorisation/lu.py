@@ -242,11 +242,11 @@ def _print_largest(code: Builder, element: str, lanes: int, column: str, start: 
         code.store(vector, code.broadcast(lane, element, "-1.0"), best)
         with code.loop(first, stop, lane) as i:
             value = absolute(code, element, lane, code.load_vector(vector, element, column, i))
-            code.store(vector, _larger(code, vector, lane, value, code.load(vector, best)), best)
+            code.store(vector, code.larger(lane, vector, value, code.load(vector, best)), best)
         for number in range(lane):
             value = code.let(f"extractelement {vector} {code.load(vector, best)}, i32 {number}")
             value = code.let(f"insertelement {single} undef, {element} {value}, i32 0")
-            code.store(single, _larger(code, single, 1, value, code.load(single, largest)), largest)
+            code.store(single, code.larger(1, single, value, code.load(single, largest)), largest)
     code.store("i64", "%high", place)
     for lane, first, stop in reversed(vector_parts(code, lanes, start, "%high")):
         vector = f"<{lane} x {element}>"
@@ -260,14 +260,6 @@ def _print_largest(code: Builder, element: str, lanes: int, column: str, start: 
                 wide = code.let(f"zext i{lane} {offset} to i64")
                 code.store("i64", code.add(i, wide), place)
     return code.load("i64", place)
-
-
-def _larger(code: Builder, vector: str, lane: int, value: str, before: str) -> str:
-    """Return the larger ones of two vectors; what is no number stays."""
-    is_larger = code.let(f"fcmp ogt {vector} {value}, {before}")
-    is_wrong = code.let(f"fcmp uno {vector} {value}, {value}")
-    chosen = code.let(f"or <{lane} x i1> {is_larger}, {is_wrong}")
-    return code.let(f"select <{lane} x i1> {chosen}, {vector} {value}, {vector} {before}")
 
 
 def _print_swap(element: str, lanes: int) -> str:

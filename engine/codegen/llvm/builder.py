@@ -267,6 +267,13 @@ class Builder:
         vector, listed = f"<{size} x {kind}>", ", ".join(f"i32 {place}" for place in places)
         return self.let(f"shufflevector {vector} {first}, {vector} {second}, <{len(places)} x i32> <{listed}>")
 
+    def larger(self, lanes: int, vector: str, value: str, before: str) -> str:
+        """Return the larger ones of two vectors, and NaN where `value` is NaN."""
+        is_larger = self.let(f"fcmp ogt {vector} {value}, {before}")
+        is_nan = self.let(f"fcmp uno {vector} {value}, {value}")
+        chosen = self.let(f"or <{lanes} x i1> {is_larger}, {is_nan}")
+        return self.let(f"select <{lanes} x i1> {chosen}, {vector} {value}, {vector} {before}")
+
     def multiply_add(self, kind: str, left: str, right: str, term: str) -> str:
         """Return ``left * right + term``, rounded once where the machine can."""
         product = self.let(f"fmul contract {kind} {left}, {right}")
