@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ...engine.graph.device import task_of
 from ...engine.graph.graph import Graph
-from ...engine.machine.part import task_of
 from ...engine.passes.framework.prune import needed_operations
 from ...engine.place.kernels import all_operations
 from ...engine.queues.errors import DeadlineExceededError, TaskFailedError

@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...engine.graph.device import DeviceName
+from ...engine.graph.device import DeviceName, task_of
 from ...engine.graph.graph import Graph, Operation
-from ...engine.machine.part import task_of
 from ...engine.machine.program import place_by_cost
 from ...engine.ops.text.escape import NumpyFunction
 from ...engine.passes.framework.switches import turned_off

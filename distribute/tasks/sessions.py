@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...engine.control_flow.scheduling import Scheduled
-from ...engine.graph.device import DeviceName
+from ...engine.graph.device import DeviceName, task_of
 from ...engine.graph.graph import Operation
-from ...engine.machine.part import task_of
 from ...engine.place.constraints import PlacementError
 from ...engine.queues.errors import TaskFailedError
 from ..transport.connections import Connection, Identity

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..common.dtypes import as_dtype, name_of, string
 from ..common.quick_dataclass import dataclass
 from ..control_flow.grouping import group
-from ..graph.device import DeviceName
+from ..graph.device import task_of
 from ..graph.op import Effect, as_scalar_or_array
 from ..graph.scopes import device
 from ..graph.spec import as_shape, shape_accepts, shape_text
@@ -353,7 +353,7 @@ def _text_tensor(value: Any) -> Tensor:
 def _task_of(tensor: Any) -> str:
     """Return the task on which a variable is; "" for whatever is to be saved where the scope says."""
     asked = getattr(tensor, "device", "") if isinstance(tensor, Variable) else ""
-    return str(DeviceName.parse(asked).of_task()) if asked else ""
+    return task_of(asked) if asked else ""
 
 
 def _spec_of(value: Any) -> TensorSpec:

@@ -6,6 +6,7 @@ values of the outputs, or None where it does not apply: then the operation is lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -258,16 +259,9 @@ def _settled(x: Tensor, known: Any, shape: tuple[int | None, ...], given: list[T
     place = shape.index(-1)
     if known[place] is not None:
         return [*sizes[:place], known[place], *sizes[place + 1 :]]
-    others = _product([*sizes[:place], *sizes[place + 1 :]])
-    rest = _product([dim(x, axis) for axis in range(1, len(x.shape or ()))]) // others
+    others = math.prod([*sizes[:place], *sizes[place + 1 :]])
+    rest = math.prod([dim(x, axis) for axis in range(1, len(x.shape or ()))]) // others
     return [*sizes[:place], rest, *sizes[place + 1 :]]
-
-
-def _product(sizes: Sequence[Any]) -> Any:
-    total: Any = 1
-    for size in sizes:
-        total = total * size
-    return total
 
 
 def expanded(batch: Batch, node: Operation, values: Values) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,7 +126,7 @@ def batch_jacobian(y: Any, x: Any, unconnected_gradients: str = "none", parallel
     if runs_now([y]):
         (found,) = _rows_of_value(y, y_sizes[1:], [x])
     else:
-        columns = _product(y_sizes[1:])
+        columns = math.prod(y_sizes[1:])
         (found,) = _rows(reshape(y, (y_sizes[0], columns)), columns, [x], parallel)
     if found is None:
         return zeros((*y_sizes, *x_sizes[1:]), source.dtype) if unconnected_gradients == "zero" else None
@@ -179,7 +180,7 @@ def _rows_of_value(target: Tensor, sizes: Sequence[int], xs: list[Any]) -> list[
     The value itself is differentiated, for no tape has recorded what would be made of it now.
     """
     found: list[Any] = []
-    for number in range(_product(sizes)):  # one after the other: all units take the square of their number
+    for number in range(math.prod(sizes)):  # one after the other: all units take the square of their number
         unit = np.zeros(sizes, target.dtype)
         unit.flat[number] = 1
         found.append(dense(gradients(target, xs, [broadcast_to(unit, shape(target))])))
@@ -203,13 +204,6 @@ def _all_zero(y: Tensor, x: Tensor) -> Tensor:
     if y.shape is None or x.shape is None:
         return apply(ZerosOfShape(None, x.dtype), concatenate([runtime_shape(y), runtime_shape(x)]))
     return zeros((*shape(y), *shape(x)), x.dtype)
-
-
-def _product(sizes: Sequence[Any]) -> Any:
-    total: Any = 1
-    for factor in sizes:
-        total = total * factor
-    return total
 
 
 __all__ = ["batch_jacobian", "hessian", "jacobian"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -295,18 +296,11 @@ def _as_rows(tensor: Tensor, loop: list[DimLike], common: list[DimLike]) -> Tens
     whole = expand_dims(tensor, tuple(range(missing))) if missing else tensor
     if len(common) == 1 and loop and _same(loop[0], common[0]):
         return tensor
-    return reshape(broadcast_to(whole, (*common, *core)), (_product(common), *core))
+    return reshape(broadcast_to(whole, (*common, *core)), (math.prod(common), *core))
 
 
 def _same(first: DimLike, second: DimLike) -> bool:
     return first is second or (isinstance(first, int) and isinstance(second, int) and first == second)
-
-
-def _product(sizes: list[DimLike]) -> Any:
-    total: Any = 1
-    for size in sizes:
-        total = total * size
-    return total
 
 
 def _checked_outputs(

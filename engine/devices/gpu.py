@@ -179,17 +179,6 @@ class GpuDevice(StreamDevice):
                 self._check_usable(value, work)
         return work
 
-    def _check_usable(self, buffer: Buffer, work: Work) -> None:
-        if buffer.device is not self:
-            raise ValueError(
-                f"{work} is given {buffer.label!r}, which is on {buffer.device.device.name}; expected a value on "
-                f"{self.device.name}. Copy it with to_host and to_device."
-            )
-        if buffer.contents is DROPPED:
-            raise RuntimeError(
-                f"{work} is given {buffer.label!r}, whose value is gone: the step was aborted. Run it again."
-            )
-
     def _submit(self, work: Work, outputs: int) -> tuple[Buffer, ...]:
         work.outputs = tuple([Buffer(self, work.label, work) for _ in range(outputs)])
         for buffer in work.updates:
@@ -260,10 +249,6 @@ class GpuDevice(StreamDevice):
         if done is not None:
             done(result)
 
-    def _press(self, wanted: int) -> None:
-        for listener in self._listeners:
-            listener.pressure(wanted)
-
     def _relieve(self, shortage: Shortage, progressed: bool) -> None:
         """Move values to the host for a kernel that waits for memory, or let it fail where none can be moved."""
         hidden = max(0, shortage.used - self.memory.in_use)  # what kernels hold that no buffer accounts for
@@ -297,9 +282,6 @@ class GpuDevice(StreamDevice):
         self.has_failed = False
         for listener in self._listeners:
             listener.aborted()
-
-    def listen(self, listener: MemoryListener) -> None:
-        self._listeners.append(listener)
 
     @property
     def is_idle(self) -> bool:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from ..place.devices import Device
-from .buffer import DROPPED, Buffer
+from .buffer import Buffer
 from .clock import Clock
 from .memory import DeviceMemoryError, Memory, copy_value, is_simple, is_traceable, value_bytes
 from .order import COMPUTE, STREAMS, TO_DEVICE, TO_HOST, Event, Pending, Stream
@@ -189,17 +189,6 @@ class SimDevice(StreamDevice):
         pending.outputs = tuple(Buffer(self, pending.label, pending) for _ in range(outputs))
         return pending.outputs
 
-    def _check_usable(self, buffer: Buffer, pending: Pending) -> None:
-        if buffer.device is not self:
-            raise ValueError(
-                f"{pending} is given {buffer.label!r}, which is on {buffer.device.device.name}; expected a value on "
-                f"{self.device.name}. Copy it with to_host and to_device."
-            )
-        if buffer.contents is DROPPED:
-            raise RuntimeError(
-                f"{pending} is given {buffer.label!r}, whose value is gone: the step was aborted. Run it again."
-            )
-
     def poll(self) -> float | None:
         if self._failure is not None:
             raise self._failure
@@ -333,10 +322,6 @@ class SimDevice(StreamDevice):
         pending.forget()
         return done, result
 
-    def _press(self, wanted: int) -> None:
-        for listener in self._listeners:
-            listener.pressure(wanted)
-
     def _relieve(self, progressed: bool) -> float | None:
         """Relieve a device that can't go on: it is idle, or a kernel waits for memory that no other will release."""
         if self.is_idle:
@@ -367,9 +352,6 @@ class SimDevice(StreamDevice):
             pending.forget()
         for listener in self._listeners:
             listener.aborted()
-
-    def listen(self, listener: MemoryListener) -> None:
-        self._listeners.append(listener)
 
     @property
     def is_idle(self) -> bool:

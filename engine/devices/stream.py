@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..place.devices import Device
-from .buffer import Buffer
+from .buffer import DROPPED, Buffer
 from .clock import Clock
 from .memory import Memory
 
@@ -76,6 +76,7 @@ class StreamDevice(ABC):
     clock: Clock
     memory: Memory
     observer: DeviceObserver | None = None
+    _listeners: list[MemoryListener]
 
     def adapted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a printed function as this device runs it: the kernel to be launched."""
@@ -149,9 +150,25 @@ class StreamDevice(ABC):
     def abort(self) -> None:
         """Drop all that has not ended. Buffers that it would have filled hold no memory; their values are gone."""
 
-    @abstractmethod
     def listen(self, listener: MemoryListener) -> None:
         """Notify `listener` of changes to this device's memory from now on."""
+        self._listeners.append(listener)
+
+    def _press(self, wanted: int) -> None:
+        for listener in self._listeners:
+            listener.pressure(wanted)
+
+    def _check_usable(self, buffer: Buffer, work: object) -> None:
+        """Check that a value can be given to a kernel or copy that is to be enqueued."""
+        if buffer.device is not self:
+            raise ValueError(
+                f"{work} is given {buffer.label!r}, which is on {buffer.device.device.name}; expected a value on "
+                f"{self.device.name}. Copy it with to_host and to_device."
+            )
+        if buffer.contents is DROPPED:
+            raise RuntimeError(
+                f"{work} is given {buffer.label!r}, whose value is gone: the step was aborted. Run it again."
+            )
 
     @property
     @abstractmethod

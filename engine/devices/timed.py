@@ -269,9 +269,6 @@ class TimedDevice(StreamDevice):
         for listener in self._listeners:
             listener.aborted()
 
-    def listen(self, listener: MemoryListener) -> None:
-        self._listeners.append(listener)
-
     @property
     def is_idle(self) -> bool:
         return self.agenda.is_idle

@@ -131,6 +131,15 @@ def canonical_device(name: str) -> str:
     return str(DeviceName.parse(name))
 
 
+def task_of(device: str) -> str:
+    """Return the task of a device, by their names.
+
+    >>> task_of("/job:ps/task:1/device:CPU:0")
+    '/job:ps/task:1'
+    """
+    return str(DeviceName.parse(device).of_task())
+
+
 ANYWHERE = DeviceName()
 DeviceFunction = Callable[[Any], "str | None"]  # of an operation, or of a variable, that is being made
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..graph.device import DeviceName
+from ..graph.device import task_of
 from ..graph.graph import Operation
 from ..graph.search import reached
 from ..graph.spec import Spec, StoreSpec, TensorSpec
@@ -71,7 +71,7 @@ def read_at_home(machine: Machine, has_own_memory: Callable[[str], bool] = lambd
         home, here = whole.node.device, node.device
         if home is None or here is None or has_own_memory(home) or has_own_memory(here):
             continue
-        if _task_of(home) == _task_of(here):
+        if task_of(home) == task_of(here):
             continue
         others = [other for other in consumers.get(whole, ()) if other.device == here and _read_of(other) != whole]
         if not others or _is_store(whole):
@@ -102,10 +102,6 @@ def _is_smaller(part: Spec, whole: Spec) -> bool:
     if not isinstance(part, TensorSpec) or not isinstance(whole, TensorSpec):
         return False
     return not (part.is_static and whole.is_static) or bytes_of(part) < bytes_of(whole)
-
-
-def _task_of(device: str) -> str:
-    return str(DeviceName.parse(device).of_task())
 
 
 def _is(node: Node, kind: type) -> bool:
@@ -139,7 +135,7 @@ class _Stores:
             if node.device is not None and has_own_memory(node.device):
                 apart.update(groups)
             for group in groups if node.device is not None else ():
-                tasks.setdefault(group, set()).add(_task_of(str(node.device)))
+                tasks.setdefault(group, set()).add(task_of(str(node.device)))
         spread = {group for group, found in tasks.items() if len(found) > 1}
         self._narrowed = written - (made & apart) - spread
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..graph.device import DeviceName
 from ..graph.state.variable import Variable
 from ..graph.state.writing_rows import take_over
 from ..lower.nodes import Node
@@ -260,12 +259,3 @@ class PartStep(Step):
         self.stop.ask()
         self.stop = Stop()
         self.events = self._new_events()
-
-
-def task_of(device: str) -> str:
-    """Return the task of a device, by their names.
-
-    >>> task_of("/job:ps/task:1/device:CPU:0")
-    '/job:ps/task:1'
-    """
-    return str(DeviceName.parse(device).of_task())

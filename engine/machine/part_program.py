@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..graph.device import task_of
 from ..graph.graph import Graph, Operation
 from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
@@ -23,7 +24,7 @@ from ..place.devices import Device, devices_of_cluster
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, CallsTooDeepError, calls_under_way, deep_calls, too_deep_of
 from ..runtime.program import memory_of
 from .kept import KeptStates
-from .part import Empty, Keep, PartStep, Send, new_array, task_of
+from .part import Empty, Keep, PartStep, Send, new_array
 from .program import Assign, MachineProgram
 from .step import Step
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ..graph.device import DeviceName
+from ..graph.device import DeviceName, task_of
 from ..lower.nodes import Node
 from ..tracing import Recorder
 from ..tracing.recorder import End, Lane
 from .frames import Tag
-from .part import Crossing, PartStep, task_of
+from .part import Crossing, PartStep
 from .report import waiting_report
 from .tracing import TracedStep
 

@@ -21,6 +21,7 @@ from ..graph.spec import TensorSpec
 from ..lower.nodes import Node
 from ..ops.containers.array_value import ArrayValue
 from ..queues.attempts import note_wait
+from ..runtime.timing import kernel_name
 from ..tracing import Recorder, Slice, active, here
 from ..tracing.recorder import End, Lane
 from .engines import Done, FromThread
@@ -381,7 +382,7 @@ class _Kernel:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        types = [_type_name(operation) for operation in node.operations]
+        types = [kernel_name(operation) for operation in node.operations]
         more = [f"{len(types) - _MOST_NAMED} more"] if len(types) > _MOST_NAMED else []
         self.name = types[0] if len(types) == 1 else f"cluster ({', '.join([*types[:_MOST_NAMED], *more])})"
 
@@ -397,11 +398,6 @@ class _Kernel:
             [_spec_text(spec) if _is_static(spec) else next(forms, _spec_text(spec)) for spec in node.specs]
         )
         return shown
-
-
-def _type_name(operation: Operation) -> str:
-    names = operation.op.step_names
-    return f"fused ({', '.join(names)})" if names else operation.type
 
 
 def _is_static(spec: Any) -> bool:

@@ -107,7 +107,7 @@ def operation_callback(operation: Operation) -> Callable[..., None]:
         return functools.partial(_note_span, operation.name, functools.partial(_static, operation))
     details = functools.partial(_details, operation)
     note = _note_varying if varying(operation) else _note_kernel
-    return functools.partial(note, _kernel_name(operation), details)
+    return functools.partial(note, kernel_name(operation), details)
 
 
 def iteration_callback(loop: Operation) -> Callable[[float, Any], None]:
@@ -205,7 +205,8 @@ def _formatted(tensors: Sequence[Symbol], seen: Iterator[_Form | str]) -> str:
     return ", ".join(form if isinstance(form, str) else describe_value(form) for form in forms)
 
 
-def _kernel_name(operation: Operation) -> str:
+def kernel_name(operation: Operation) -> str:
+    """Return what an operation is called where times are shown."""
     names = operation.op.step_names
     return f"fused ({', '.join(names)})" if names else operation.type
 

@@ -18,7 +18,7 @@ from anabranch.distribute.tasks import links
 from anabranch.distribute.tasks.peers import Address
 from anabranch.distribute.tasks.preparing import assigning, costs_of
 from anabranch.distribute.transport.wire import FrameError
-from anabranch.engine.machine.part import task_of
+from anabranch.engine.graph.device import task_of
 from anabranch.engine.machine.part_program import PartProgram
 from anabranch.engine.place.costs import Link
 

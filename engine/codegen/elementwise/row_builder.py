@@ -14,7 +14,7 @@ from ...common.dtypes import name_of
 from ...graph.kernel_roles import REDUCING, KernelRole
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused, Part
-from ...passes.fusion.iteration_spaces import MOST_PARTS
+from ...passes.fusion.iteration_spaces import MOST_PARTS, intervals
 from ..expression.builder import ExpressionBuilder
 from ..expression.expression import HALVES, Expression, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
@@ -71,7 +71,7 @@ class _Nest:
         parts: Interval | None,
     ) -> None:
         self.parts = parts
-        masks = [*map(_covered, operands), *reduced]
+        masks = [*map(intervals, operands), *reduced]
         ends = {1, size, *(parts or ()), *[end for mask in masks for axis in mask for end in axis]}
         cuts = sorted(ends)
         axes = [(low, high) for low, high in itertools.pairwise(cuts) if not _within((low, high), parts)]
@@ -105,11 +105,11 @@ class _Nest:
         return tuple(any(_within(loop, interval) for interval in intervals) for loop in self.loops)
 
     def covers_parts(self, layout: Layout) -> bool:
-        return self.parts is not None and any(_within(self.parts, axis) for axis in _covered(layout))
+        return self.parts is not None and any(_within(self.parts, axis) for axis in intervals(layout))
 
     def strides(self, layout: Layout) -> dict[int, int]:
         """Return the strides of a dense operand, for loops and, as -1, for the parts."""
-        steps = {loop: number for number, loop in enumerate(self.loops) if self.mask(_covered(layout))[number]}
+        steps = {loop: number for number, loop in enumerate(self.loops) if self.mask(intervals(layout))[number]}
         if self.covers_parts(layout):
             assert self.parts is not None
             steps[self.parts] = -1
@@ -119,10 +119,6 @@ class _Nest:
             found[steps[low, high]] = stride
             stride *= high // low
         return found
-
-
-def _covered(layout: Layout) -> list[Interval]:
-    return [axis for axis in layout if axis is not None]
 
 
 def _within(inner: Interval, outer: Interval | None) -> bool:
@@ -198,7 +194,7 @@ def _unrolled(op: Fused, nest: _Nest) -> _Nest | None:
         return None
     if len(op.steps) * high > _MOST_STEPS_OF_ROW * math.prod(nest.extents[:-1]):
         return None
-    masks = [nest.mask(_covered(layout)) for layout in _operand_layouts(op)]
+    masks = [nest.mask(intervals(layout)) for layout in _operand_layouts(op)]
     is_reduced = any(nest.mask(axes)[-1] for axes in _reductions(op))
     if not is_reduced and not any(mask[-2] and not mask[-1] for mask in masks):
         return None
@@ -259,7 +255,7 @@ def _kernel(
         is_written = k >= len(inputs)
         assert spec.shape is not None
         rank = len(spec.shape) if is_written else len(spec.shape) or None
-        operands.append(Operand(memory_type(spec.dtype), rank, nest.mask(_covered(layout)), is_written))
+        operands.append(Operand(memory_type(spec.dtype), rank, nest.mask(intervals(layout)), is_written))
         named = nest.strides(layout)
         if nest.unrolled > 1 and -1 in named:
             parted.append(k)

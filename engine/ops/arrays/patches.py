@@ -508,14 +508,7 @@ def rearrange(tensor: TensorLike, pattern: str, **axes_lengths: int) -> Tensor:
         sizes |= _group_sizes(pattern, group, dim(x, axis), axes_lengths)
     apart = reshape(x, [sizes[name] for name in names])
     ordered = transpose(apart, [names.index(name) for group in after for name in group])
-    return reshape(ordered, [_product(sizes[name] for name in group) for group in after])
-
-
-def _product(sizes: Any) -> Any:
-    total: Any = 1
-    for size in sizes:
-        total = total * size
-    return total
+    return reshape(ordered, [math.prod(sizes[name] for name in group) for group in after])
 
 
 def _parse_pattern(pattern: str) -> tuple[_Axes, _Axes]:
@@ -542,7 +535,7 @@ def _parse_side(pattern: str, side: str) -> _Axes:
 def _group_sizes(pattern: str, group: list[str], size: DimLike, given: dict[str, int]) -> dict[str, DimLike]:
     """Return the sizes of the names that make up one axis."""
     open_names = [name for name in group if name not in given]
-    known = _product(given[name] for name in group if name in given)
+    known = math.prod(given[name] for name in group if name in given)
     if len(open_names) > 1:
         raise ValueError(f"rearrange: {pattern!r} needs the sizes of all but one of {', '.join(open_names)}.")
     if isinstance(size, int) and (size % known if open_names else size != known):

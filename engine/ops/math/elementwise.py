@@ -264,7 +264,7 @@ class FloorDivide(ElementwiseOp):
     ufunc = "floor_divide"
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        check_dtype(self, inputs[0], _is_real_number, "real numbers", "Cast it with ops.cast.")
+        check_dtype(self, inputs[0], is_real_number, "real numbers", "Cast it with ops.cast.")
         return super().infer(*inputs)
 
     def expression(self, e: Any, *inputs: Any) -> Any:
@@ -293,7 +293,7 @@ class Mod(ElementwiseOp):
     ufunc = "remainder"
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        check_dtype(self, inputs[0], _is_real_number, "real numbers", "Cast it with ops.cast.")
+        check_dtype(self, inputs[0], is_real_number, "real numbers", "Cast it with ops.cast.")
         return super().infer(*inputs)
 
     def expression(self, e: Any, *inputs: Any) -> Any:
@@ -371,7 +371,7 @@ class Sign(ElementwiseFunction):
     function = "sign"
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        check_dtype(self, inputs[0], _is_real_number, "real numbers", "Cast it with ops.cast.")
+        check_dtype(self, inputs[0], is_real_number, "real numbers", "Cast it with ops.cast.")
         return super().infer(*inputs)
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> None:
@@ -425,7 +425,7 @@ def _is_number(dtype: DType) -> bool:
     return dtype != dtypes.bool_
 
 
-def _is_real_number(dtype: DType) -> bool:
+def is_real_number(dtype: DType) -> bool:
     return dtype != dtypes.bool_ and is_real(dtype)
 
 

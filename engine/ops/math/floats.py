@@ -34,7 +34,15 @@ from ..base import (
 from ..run_time_shapes import sum_like
 from .comparison import equal, isfinite, isinf, isnan, less_equal, logical_and, logical_or, maximum, minimum, where
 from .complex_numbers import absolute
-from .elementwise import ElementwiseFunction, ElementwiseOp, check_dtype, is_real, negative, promote_numbers, subtract
+from .elementwise import (
+    ElementwiseFunction,
+    ElementwiseOp,
+    check_dtype,
+    is_real_number,
+    negative,
+    promote_numbers,
+    subtract,
+)
 from .elementwise_samples import binary_samples, unary_samples
 from .mathematics import trunc
 from .sigmoids import sigmoid
@@ -102,7 +110,7 @@ class Fmod(ElementwiseOp):
     ufunc = "fmod"
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        check_dtype(self, inputs[0], _is_real_number, "real numbers", "Cast it with ops.cast.")
+        check_dtype(self, inputs[0], is_real_number, "real numbers", "Cast it with ops.cast.")
         return super().infer(*inputs)
 
     def expression(self, e: Any, *inputs: Any) -> Any:
@@ -126,10 +134,6 @@ class Fmod(ElementwiseOp):
 
 def _is_exponent(dtype: DType) -> bool:
     return dtypes.is_integer(dtype) and dtype.name != "uint64"  # which has no safe cast to C's long
-
-
-def _is_real_number(dtype: DType) -> bool:
-    return dtype != dtypes.bool_ and is_real(dtype)
 
 
 # --- parts of numbers -----------------------------------------------------------------------------------------------
@@ -209,7 +213,7 @@ class Signbit(ElementwiseFunction):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_numbers(self, *inputs)
-        check_dtype(self, inputs[0], _is_real_number, "real numbers", "Cast it with ops.cast.")
+        check_dtype(self, inputs[0], is_real_number, "real numbers", "Cast it with ops.cast.")
         return TensorSpec(inputs[0].shape, dtypes.bool_)
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.forks import fork_safe_lock
+from ...common.nest import is_integer
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import get_default_graph
 from ...graph.op import Effect
@@ -34,7 +35,7 @@ class SeedGenerator:
     """
 
     def __init__(self, seed: Any = None, name: str | None = None) -> None:
-        if seed is not None and not _is_integer(seed):
+        if seed is not None and not is_integer(seed):
             raise TypeError(f"SeedGenerator takes an integer seed or None; got {seed!r}.")
         self.name = name or "seed_generator"
         self._lock = fork_safe_lock()
@@ -102,10 +103,6 @@ class SeedGenerator:
     def __str__(self) -> str:
         """Name it, without its state: graphs print alike whatever was drawn."""
         return self.name
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.integer))
 
 
 def _as_int64(value: int) -> int:
@@ -268,7 +265,7 @@ def take_key(seed: Any = None) -> Tensor:
             _noting.taken.append((seed, get_default_graph()))
         seed = _noting.stand_ins.get(seed, seed)
         return apply(TakeKey(seed), name=f"{seed.name}/key")
-    if _is_integer(seed):
+    if is_integer(seed):
         return make_constant(np.array([_as_int64(int(seed)), 0], dtype="int64"), "key")
     if not isinstance(seed, (Tensor, Variable, np.ndarray, list, tuple)):
         raise TypeError(f"seed must be None, an int, a SeedGenerator or a key of 2 integers; got {seed!r}.")
