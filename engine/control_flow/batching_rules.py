@@ -15,6 +15,7 @@ import numpy as np
 from ..graph.axis_maps import axis_map_of
 from ..graph.graph import Operation
 from ..graph.op import Op
+from ..graph.operation import op_of
 from ..graph.spec import ArraySpec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor, symbol_of
 from ..ops.arrays.axes import Transpose, moveaxis
@@ -207,8 +208,7 @@ def shape_of(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def dim_of(batch: Batch, node: Operation, values: Values) -> Found:
-    assert isinstance(node.op, DimOf)
-    axis = node.op.axis
+    axis = op_of(node, DimOf).axis
     return [Value(apply(DimOf(axis + 1 if axis >= 0 else axis), values[0].tensor), batched=False)]
 
 

@@ -17,6 +17,7 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter
+from ..graph.operation import op_of
 from ..graph.region import Region
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Symbol
@@ -239,8 +240,7 @@ class Lowering:
                 spec = taker.outputs[0].spec
                 node = Node("trips", context.label(taker), device, loop.frame, (), [spec], [taker])
             else:
-                assert isinstance(taker.op, History)
-                inner = taker.op.inner
+                inner = op_of(taker, History).inner
                 where = next(part for part in inside if part.region is inner.graph)
                 device = self.device_of(inner.operation)
                 value = where.gated(where.value(inner, device), device)
@@ -315,8 +315,7 @@ class Lowering:
         self, context: Context, branches: Sequence[BranchContext], regions: Sequence[Region], taker: Operation
     ) -> None:
         """Save the value of a tensor in the branch that was taken; nothing (None) from other branches."""
-        assert isinstance(taker.op, Saved)
-        inner = taker.op.inner
+        inner = op_of(taker, Saved).inner
         device = self.device_of(inner.operation)
         values: list[Value] = []
         for branch, region in zip(branches, regions, strict=True):

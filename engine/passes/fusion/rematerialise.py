@@ -15,6 +15,7 @@ from ...common.identity import is_among
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import Op
+from ...graph.operation import op_of
 from ...graph.tensor import Symbol
 from ...ops.internal.fused import Fused
 from ...ops.math.comparison import Greater, Less, Maximum, Minimum, Where
@@ -84,7 +85,8 @@ def _move(producer: Operation, reader: Operation, tensors: Sequence[Symbol], rul
     again = _found(producer, reader, tensors)
     if again is None:
         return False
-    old = (_fused(producer), producer.inputs, producer.outputs), (_fused(reader), reader.inputs, reader.outputs)
+    fused = op_of(producer, Fused)
+    old = [(operation.op, operation.inputs, operation.outputs) for operation in (producer, reader)]
     inputs, op = _with_steps(producer, reader, again)
     changes.set_op(reader, op, inputs)
     rest = [tensor for tensor in producer.outputs if tensor not in again.dropped]
@@ -92,7 +94,7 @@ def _move(producer: Operation, reader: Operation, tensors: Sequence[Symbol], rul
     changes.set_op(producer, op, inputs)
     changes.set_outputs(producer, rest)
     if rule.has_kernel(producer) and rule.has_kernel(reader):
-        dropped = [old[0][0].steps[k - old[0][0].input_count][0].type_name for k in again.dropped.values()]
+        dropped = [fused.steps[k - fused.input_count][0].type_name for k in again.dropped.values()]
         note_change("rematerialise", reader, f"computes again what {producer.name!r} has: {', '.join(dropped)}")
         return True
     for operation, (op, inputs, outputs) in zip((producer, reader), old, strict=True):
@@ -101,14 +103,9 @@ def _move(producer: Operation, reader: Operation, tensors: Sequence[Symbol], rul
     return False
 
 
-def _fused(operation: Operation) -> Fused:
-    assert isinstance(operation.op, Fused)
-    return operation.op
-
-
 def _found(producer: Operation, reader: Operation, tensors: Sequence[Symbol]) -> _Again | None:
     """Choose what to drop, the results that come first before those that are computed from them."""
-    op = _fused(producer)
+    op = op_of(producer, Fused)
     number_of = dict(zip(producer.outputs, op.results, strict=True))
     held = {number_of[tensor]: tensor for tensor in producer.outputs if is_among(tensor, reader.inputs)}
     for number, tensor in enumerate(producer.inputs):
@@ -189,13 +186,13 @@ def _has_layout_of(reader: Operation, leaf: Symbol, like: Symbol) -> bool:
 
 
 def _layout_of(reader: Operation, tensor: Symbol) -> Layout:
-    layouts = _fused(reader).layouts
+    layouts = op_of(reader, Fused).layouts
     return next((layout for layout, each in zip(layouts, reader.inputs, strict=False) if each is tensor), ())
 
 
 def _with_steps(producer: Operation, reader: Operation, again: _Again) -> tuple[list[Symbol], Fused]:
     """Return the inputs and the op of a reader that computes values again, before all else."""
-    op, made = _fused(reader), _fused(producer)
+    op, made = op_of(reader, Fused), op_of(producer, Fused)
     stays = [k for k, tensor in enumerate(reader.inputs) if tensor not in again.dropped]
     inputs = [reader.inputs[k] for k in stays]
     layouts = [op.layouts[k] for k in stays] if op.layouts else []
@@ -226,7 +223,7 @@ def _with_steps(producer: Operation, reader: Operation, again: _Again) -> tuple[
 
 def _with_results(producer: Operation, rest: Sequence[Symbol]) -> tuple[list[Symbol], Fused]:
     """Return the inputs and the op of a producer that gives some of its results, and computes nothing else."""
-    op = _fused(producer)
+    op = op_of(producer, Fused)
     number_of = dict(zip(producer.outputs, op.results, strict=True))
     taken, op = op.giving(tuple([number_of[tensor] for tensor in rest]))
     return [producer.inputs[k] for k in taken], op

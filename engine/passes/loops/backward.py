@@ -15,6 +15,7 @@ from ...control_flow.call import Body
 from ...control_flow.frames import History, LoopMirror, Saved
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
+from ...graph.operation import op_of
 from ...graph.region import Region
 from ...graph.tensor import Symbol
 from ..framework.order import reorder
@@ -109,7 +110,7 @@ class Backward:
         view = around.loop(holder)
         assert isinstance(region, Region)
         assert self.forward.holder is not None
-        mirror = LoopMirror(_body(self.forward.holder), self.forward.holder.outputs[-1])
+        mirror = LoopMirror(op_of(self.forward.holder, While).body, self.forward.holder.outputs[-1])
         mirror.index = region.parameters[0]
         region.mirror, region.is_built = mirror, False
         try:
@@ -137,11 +138,6 @@ def backward_loops(loop: LoopView, place: Place) -> list[Backward]:
     return found
 
 
-def _body(node: Operation) -> Region:
-    assert isinstance(node.op, While)
-    return node.op.body
-
-
 def _roles(body: Region) -> set[Symbol]:
     return {*body.parameters, *[parameter for _, parameter in body.captures]}
 
@@ -158,7 +154,7 @@ def _backward_bodies(place: Place) -> list[Place]:
         return []
     roles = _roles(holder.op.body)
     loops = [o for o in around.live() if isinstance(o.op, While) and roles.intersection(o.op.cotangents.values())]
-    return [around.inside(node, _body(node)) for node in loops]
+    return [around.inside(node, op_of(node, While).body) for node in loops]
 
 
 def _check_elsewhere(loop: LoopView, place: Place, known: list[Operation]) -> None:

@@ -13,6 +13,7 @@ from ...control_flow.frames import History, Saved, TripCount
 from ...control_flow.region_op import RegionOp
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
+from ...graph.operation import op_of
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, symbol_of
@@ -166,8 +167,7 @@ def _resolve(loop: LoopView, read: Operation) -> bool:
 
 def _resolve_value(loop: LoopView, read: Operation, inner: Symbol, other: Operation) -> bool:
     (element,), index = read.outputs, read.inputs[1]
-    assert isinstance(other.op, While)
-    body = other.op.body
+    body = op_of(other, While).body
     outer = body.outer_of(inner)
     if outer is not None:
         loop.replace(element, loop.capture(outer))

@@ -9,6 +9,7 @@ from ...common.quick_dataclass import dataclass
 from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
+from ...graph.operation import op_of
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Cast, Constant
@@ -117,8 +118,7 @@ def _combined(op: Any, values: list[Linear | None]) -> Linear | None:
 
 def _variable(node: Operation, position: int) -> Linear | None:
     """Return the form of a loop variable to which each iteration adds the same number."""
-    assert isinstance(node.op, While)
-    body = node.op.body
+    body = op_of(node, While).body
     parameter, update = body.parameters[position], body.results[position].operation
     start = outside(node.inputs[position])
     if start is None:

@@ -22,6 +22,7 @@ from ...control_flow.frames import History, Saved, TripCount
 from ...control_flow.scan import OfLength
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation, Parameter
+from ...graph.operation import op_of
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
@@ -89,7 +90,7 @@ class ShortLoops:
 
     def _cheapest(self, loops: Mapping[Operation, int]) -> dict[Operation, int]:
         """Choose as many of these loops as the step has room for, those that make the fewest copies first."""
-        work = {loop: trips * self._work(_body(loop)) for loop, trips in loops.items()}
+        work = {loop: trips * self._work(op_of(loop, While).body) for loop, trips in loops.items()}
         found = dict[Operation, int]()
         for loop in sorted(loops, key=work.__getitem__):
             if self._copies + work[loop] > MOST_IN_ALL:
@@ -141,11 +142,6 @@ class ShortLoops:
             own = 0 if isinstance(operation.op, (Constant, Parameter)) else 1
             total += own + inside * max(1, self.trips.get(operation, 1))
         return total
-
-
-def _body(loop: Operation) -> Region:
-    assert isinstance(loop.op, While)
-    return loop.op.body
 
 
 def _is_checked(tensor: Symbol) -> bool:
@@ -225,8 +221,7 @@ class Unrolled(Specialised):
     def _copy_iterations(
         self, node: Operation, trips: int, into: Graph, demanded: Sequence[Symbol], live: Sequence[int]
     ) -> None:
-        assert isinstance(node.op, While)
-        body = node.op.body
+        body = op_of(node, While).body
         results = [body.results[k] for k in live]
         needed = needed_in_region(body, demanded, results)
         values = [self._local(node.inputs[k], into) for k in live]
