@@ -13,21 +13,21 @@ from ..engine.graph import Tensor, Variable
 from ..engine.objects import initializers
 from ..engine.objects.arguments import check_numbers, check_optional_numbers
 from ..engine.objects.identifiers import InitializerLike
+from ..engine.objects.tracking import optional_metric
 from ..engine.ops.base import TensorLike
 from ..engine.ops.random import samplers as random
 from .core.dense import known_features, positive_int
 from .core.input_spec import known_shape
 from .core.layer import Layer
 from .core.layer_config import config_from_signature
-from .core.tracking import optional_metric
 from .core.weight import Weight, WeightSpec
 from .recurrent.step_rows import live_rows, rows_live
 from .recurrent.step_sums import sum_over_steps
 
 if TYPE_CHECKING:
     from ..engine.graph import Shape
+    from ..engine.objects.tracking import TrackedMetric
     from .core.options import LayerOptions
-    from .core.tracking import TrackedMetric
 
 
 _LEAST_NOISE = 1e-2  # what is divided by; as in the authors' own program

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...engine.graph import Graph, Placeholder, TensorSpec, flatten, pack_as
+from ...engine.graph import Placeholder, TensorSpec, flatten, pack_as
+from ...layers.core.node import graph_for_shapes
 from ..event_file import EventWriter
 from ..models.fit_callbacks import Callback
 from ..training.base_callback import Logs
 
 if TYPE_CHECKING:
-    from ...engine.graph import Symbol
+    from ...engine.graph import Graph, Symbol
     from ..models.model import Model
     from ..structures import Array
 
@@ -202,8 +203,7 @@ def _forward_graph(model: Model) -> Graph | None:
     if model._layer_graph is None:
         return None
     given = model._layer_graph.inputs_structure
-    graph = Graph()
-    with graph.as_default():
+    with graph_for_shapes() as graph:
         feeds: list[Symbol] = []
         for tensor in flatten(given):
             spec = TensorSpec(tensor.shape, tensor.dtype)

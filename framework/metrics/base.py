@@ -19,8 +19,8 @@ from ...engine.graph.tracebacks import shorten
 from ...engine.objects import initializers
 from ...engine.objects.floats import layer_dtype
 from ...engine.objects.names import name_for
+from ...engine.objects.tracking import TrackedMetric, held_by_attributes, in_order_of_creation, note_held
 from ...engine.session import Function
-from ...layers.core.tracking import TrackedMetric, held_by_attributes, in_order_of_creation, note_held
 from ..calling import as_argument, is_symbolic, mask_of
 from ..structures import Array
 from .replicas import is_taken, updating

@@ -17,6 +17,7 @@ from ...layers.core.calling import map_leaves, symbols_in
 from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
 from ...layers.core.node import History, Node, is_construction_graph
+from ...layers.core.stated_outputs import check_stated, is_stated
 from .raw_ops import RawOp, as_nodes, is_literal
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class LayerGraph:
         for output in self.outputs:
             walk.visit(output)
         self.nodes = walk.nodes
+        self._stated = {node for node in walk.nodes if any(map(is_stated, node.output_tensors))}
         self.operations: list[AnyLayer] = self._order(walk)
         self._check_connected()
         self._check_names()
@@ -147,8 +149,10 @@ class LayerGraph:
             if any(tensor in values for tensor in node.output_tensors):
                 continue  # an input, or a layer whose outputs are the model's inputs
             args, kwargs = map_leaves(lambda leaf: values.get(leaf, leaf) if _is_symbol(leaf) else leaf, node.arguments)
-            outputs = node.layer(*args, **kwargs)
-            values.update(zip(node.output_tensors, _tensors(outputs), strict=True))
+            outputs = _tensors(node.layer(*args, **kwargs))
+            if node in self._stated:
+                check_stated(node.layer, node.output_tensors, outputs)
+            values.update(zip(node.output_tensors, outputs, strict=True))
         outputs = map_leaves(values.__getitem__, self.outputs_structure)
         is_single = isinstance(outputs, (list, tuple)) and len(outputs) == 1
         return outputs[0] if is_single and not _is_of_models(inputs) else outputs

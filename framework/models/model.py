@@ -9,11 +9,10 @@ from ...engine.common.dtypes import DTypeLike
 from ...engine.common.operator_table import operator_functions
 from ...engine.common.outputs import Outputs
 from ...engine.common.properties import replaceable_property, reserved_property
-from ...engine.graph import Graph, flatten
+from ...engine.graph import flatten
 from ...engine.objects.registry import custom_object_scope, register_builtins
 from ...layers.core.calling import defines_forward, shapes_of
 from ...layers.core.layer import Layer
-from ...layers.core.tracking import held_by_age
 from ..saving import own_classes  # noqa: F401 - it announces classes
 from ..saving.checkpointing import stateful_parts
 from ..saving.nested_state import NestedState
@@ -21,7 +20,7 @@ from ..training.limits import show
 from .constructors import has_own_constructor, note_constructor
 from .functional_call import inputs_and_outputs, is_functional_call
 from .layer_graph import layer_graph_between
-from .seen_inputs import note_dtypes, note_inputs
+from .seen_inputs import call_takes_more_than, note_dtypes, note_inputs
 from .trainer import Trainer
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class Model(Trainer, NestedState, Generic[Outputs]):
         Layer.__init__(self, **{name: value for name, value in kwargs.items() if name not in ("inputs", "outputs")})
         self._init_steps()
         if functional:
-            self._held_first = held_by_age(self, Layer, type(self).untracked)
+            self._held_first = self._held_by_age(Layer, type(self).untracked)
             self._known_graph = layer_graph_between(inputs, outputs, self.name)
             self.autocast = False  # each layer casts its own inputs and weights
             self.built = True
@@ -150,7 +149,8 @@ class Model(Trainer, NestedState, Generic[Outputs]):
             input_shape: the shape, with the batch, of the first argument of `call`, or a list or dict of shapes.
             **shapes: ``<argument>_shape`` of each argument, if there are several.
         """
-        if self._layer_graph is not None or (input_shape is None and not shapes):
+        says_too_little = self._is_building and not shapes and call_takes_more_than(self, 1)  # super().build()
+        if self._layer_graph is not None or (input_shape is None and not shapes) or says_too_little:
             return
         self.built = True  # the call makes the weights, and must not build the model again
         try:
@@ -171,8 +171,7 @@ class Model(Trainer, NestedState, Generic[Outputs]):
     def trace_again(self) -> Any:
         if self._layer_graph is None:
             return super().trace_again()
-        with Graph().as_default(), self._losses_kept():
-            return self._call_on_tensors((self._layer_graph.placeholders(),), {})
+        return self.symbolic_call(self._layer_graph.inputs_structure)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return None, so that masks that the layers inside gave to the outputs stay; the model itself adds none."""

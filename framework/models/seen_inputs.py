@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from ..training.base_model import BaseModel
 
 
+def call_takes_more_than(model: BaseModel, count: int) -> bool:
+    """Test whether the `call` of a model needs more arguments than `count`, beside masks and `training`."""
+    needed = [name for name in model._call_signature.required if name not in ("training", "mask")]
+    return len(needed) > count
+
+
 def note_inputs(model: BaseModel, arguments: Mapping[str, object]) -> None:
     """Note the shapes, with batches of any size, and the dtypes of the tensors among a call's arguments."""
     given = {name: value for name, value in arguments.items() if tensors_in(value)}

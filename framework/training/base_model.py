@@ -24,12 +24,12 @@ from ...engine.autodiff.tape import Tape
 from ...engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
 from ...engine.graph.provenance import building_part, user_stacklevel
 from ...engine.graph.tensor import NoValueError
+from ...engine.objects.tracking import held_by_attributes
 from ...engine.ops.data_format import image_data_format
 from ...engine.place.devices import devices_version
 from ...engine.session.eager_functions import functions_run_eagerly
 from ...engine.summaries.scopes import using_step
 from ...layers.core.layer import Layer
-from ...layers.core.tracking import held_by_attributes
 from ..data.adapters import X_ONLY, Batch, Layout, unpack_x_y_sample_weight
 from ..metrics.base import Metric
 from .contract import check_numbers, check_probabilities

@@ -302,6 +302,22 @@ def to_tensors(arguments: Mapping[str, object], dtype: str | None) -> dict[str, 
     return {name: map_leaves(convert, value) for name, value in arguments.items()}
 
 
+def positional(arguments: Mapping[str, object]) -> list[object]:
+    """Return the arguments to pass by position: those of *args, and everything before them."""
+    starred = [name for name in arguments if name.startswith("*")]
+    if not starred:
+        return []
+    names = list(arguments)
+    last = max(names.index(name) for name in starred)
+    return [arguments[name] for name in names[: last + 1]]
+
+
+def by_keyword(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments to pass by name: those that `positional` leaves out."""
+    skipped = len(positional(arguments))
+    return dict(list(arguments.items())[skipped:])
+
+
 def shapes_of(value: object) -> object:
     """Return the shapes of the tensors in a structure, in that structure."""
     return map_leaves(lambda leaf: leaf.shape if isinstance(leaf, Tensor) else None, value)

@@ -27,6 +27,7 @@ from .added_losses import LostLoss, losses_exist, losses_within, note_lost_losse
 from .calling import (
     CallSignature,
     active_call,
+    by_keyword,
     calls_around,
     defines_forward,
     enclosing_path,
@@ -37,6 +38,7 @@ from .calling import (
     map_leaves,
     masks_of,
     numbers_to_arrays,
+    positional,
     shapes_of,
     signature_of,
     symbols_in,
@@ -45,10 +47,11 @@ from .calling import (
 )
 from .input_spec import check_inputs, refuse_sparse_inputs
 from .layer_config import SHAPE_ARGUMENTS
-from .node import Node, is_construction_graph
+from .node import Node, graph_for_shapes, is_construction_graph
 from .placed import place_of_call
 from .remat_scope import current_remat_scope
 from .shape_programs import ArrayFunction
+from .stated_outputs import call_or_stated
 from .stateless import StatelessCalls
 
 if TYPE_CHECKING:
@@ -227,10 +230,11 @@ class Layer(StatelessCalls):
         return outputs
 
     def _call_itself(self, graph: Graph | None, converted: dict[str, object]) -> object:
-        call = partial(self.call, *_positional(converted), **_keywords(converted, self._call_signature))
-        if self._remat is None or graph is None:
-            return call()
-        return self._remat.call(self.name, hasattr(self, "activation"), call, tensors_in(list(converted.values())))
+        call = partial(self.call, *positional(converted), **by_keyword(converted))
+        if self._remat is not None and graph is not None:
+            given = tensors_in(list(converted.values()))
+            call = partial(self._remat.call, self.name, hasattr(self, "activation"), call, given)
+        return call_or_stated(self, graph, converted, call)
 
     def _weights_dtype(self) -> str | None:
         """Return the dtype in which `call` reads weights; None for their own."""
@@ -378,16 +382,16 @@ class Layer(StatelessCalls):
             return
         if self.input_spec is not None:
             refuse_sparse_inputs(next(iter(arguments.values()), None), self.name)
-        shapes = self._shapes_for_build(arguments)
+        shapes = self._shapes_for("build", arguments)
         if type(self).build is Layer.build:
             self._build_shapes, self.built = shapes, True  # the call that follows builds the parts
         else:
             with eagerly():  # what is computed here happens once, not in each step of the graph around
                 self.build(**shapes)
 
-    def _shapes_for_build(self, arguments: dict[str, object]) -> dict[str, object]:
-        """Return the shapes that `build` asks for, by its parameters."""
-        parameters = signature_of(type(self).build)
+    def _shapes_for(self, method: str, arguments: Mapping[str, object]) -> dict[str, object]:
+        """Return the shapes that `build` or `compute_output_shape` asks for, by its parameters."""
+        parameters = signature_of(getattr(type(self), method))
         first = shapes_of(next(iter(arguments.values()), None))
         if len(parameters.names) == 1:
             return {parameters.names[0]: first}
@@ -395,14 +399,14 @@ class Layer(StatelessCalls):
         missing = [name for name in parameters.required if name not in shapes]
         if missing:
             raise ValueError(
-                f"Layer {self.name!r}: build() of {type(self).__name__} asks for {', '.join(missing)}, but the call "
+                f"Layer {self.name!r}: {method}() of {type(self).__name__} asks for {', '.join(missing)}, but the call "
                 f"gives {', '.join(shapes) or 'no tensors'}. Name its parameters after those of call(): x_shape for x."
             )
         return {name: shape for name, shape in shapes.items() if parameters.takes(name) or parameters.takes_anything}
 
     def _trace(self, *shapes: object, **named_shapes: object) -> object:
         """Return the outputs of a call on symbols of the given shapes, in a graph made for it."""
-        with Graph().as_default(), self._losses_kept():
+        with graph_for_shapes(), self._losses_kept():
             args = [_symbols(shape, self.compute_dtype) for shape in shapes]
             kwargs = {
                 name.removesuffix("_shape"): _symbols(shape, self.compute_dtype) for name, shape in named_shapes.items()
@@ -524,21 +528,6 @@ def _graph_of(tensors: Sequence[Tensor]) -> Generator[Graph]:
         return
     with graph.entered():
         yield graph
-
-
-def _positional(arguments: dict[str, object]) -> list[object]:
-    """Return the arguments to pass by position: those of *args, and everything before them."""
-    starred = [name for name in arguments if name.startswith("*")]
-    if not starred:
-        return []
-    names = list(arguments)
-    last = max(names.index(name) for name in starred)
-    return [arguments[name] for name in names[: last + 1]]
-
-
-def _keywords(arguments: dict[str, object], signature: CallSignature) -> dict[str, object]:
-    skipped = len(_positional(arguments))
-    return dict(list(arguments.items())[skipped:])
 
 
 def _apart_from(outputs: object, inputs: list[Tensor]) -> object:

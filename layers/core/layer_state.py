@@ -40,12 +40,12 @@ from ...engine.graph.state.sharded import (
 from ...engine.objects import constraints, initializers, policies, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
 from ...engine.objects.names import name_for, to_snake_case
+from ...engine.objects.tracking import Dated, held_by_attributes, in_order_of_creation, note_held
 from ...engine.queues.writing import writing_together
 from ..recurrent.step_sums import collects, sum_over_steps
 from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_losses_exist
 from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node
-from .tracking import Dated, held_by_age, held_by_attributes, in_order_of_creation, note_held
 from .weight import Weight, WeightSpec
 
 if TYPE_CHECKING:
@@ -271,11 +271,11 @@ class LayerState(Dated):
 
     def _sublayers(self, by_age: bool = False) -> list[Any]:
         """Return the layers of attributes, lists, tuples and dicts: attribute by attribute, or as this one got them."""
-        found = (held_by_age if by_age else held_by_attributes)(self, LayerState, type(self).untracked)
+        sought = LayerState, type(self).untracked
+        found = self._held_by_age(*sought) if by_age else held_by_attributes(self, *sought)
         return [layer for layer in found if layer is not self]
 
-    def _layers_by_age(self) -> Sequence[LayerState]:
-        """Return them in the order of their weights."""
+    def _layers_by_age(self) -> Sequence[LayerState]:  # the order of their weights
         return self._sublayers(by_age=True)
 
     def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...engine.graph import Graph, Symbol, Tensor, flatten
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 # Graphs in which an `Input` was made. Calls of layers in other graphs (a training step, a traced function) leave no
 # nodes, or every trace would be kept alive by its layers.
 _construction_graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
+# Other graphs in which layers are called only to see shapes and dtypes.
+_graphs_for_shapes: weakref.WeakSet[Graph] = weakref.WeakSet()
 
 
 Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
@@ -78,3 +82,17 @@ def history_of(tensor: Tensor) -> History | None:
 def is_construction_graph(graph: Graph) -> bool:
     """Test whether layer calls in `graph` are recorded: an `Input` was made in it."""
     return graph in _construction_graphs
+
+
+@contextmanager
+def graph_for_shapes() -> Generator[Graph]:
+    """Build a graph of its own inside of the block, in which layers are called to see shapes and dtypes."""
+    graph = Graph()
+    _graphs_for_shapes.add(graph)
+    with graph.as_default():
+        yield graph
+
+
+def is_for_shapes(graph: Graph) -> bool:
+    """Test whether layers are called in `graph` to see shapes and dtypes: models call them again to compute."""
+    return graph in _construction_graphs or graph in _graphs_for_shapes

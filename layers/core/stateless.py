@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ...engine.common.names_elsewhere import LAYERS, ExplainsNames
-from ...engine.graph import Graph, StatelessScope, Symbol, Tensor, Variable
+from ...engine.graph import StatelessScope, Symbol, Tensor, Variable
 from ...engine.graph.graph import graph_for
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.objects.tracking import TrackedMetric, held_by_attributes
 from .calling import is_array, map_leaves, numbers_to_arrays, symbols_in
 from .layer_config import LayerConfig
-from .tracking import TrackedMetric, held_by_attributes
+from .node import graph_for_shapes
 from .weight import Weight
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
                 leaf = convert_to_tensor(leaf)
             return placeholder(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
-        with Graph().as_default(), self._losses_kept():
+        with graph_for_shapes(), self._losses_kept():
             first = tuple(map_leaves(symbol, arg) for arg in map(numbers_to_arrays, args[:1]))
             rest = tuple(map_leaves(symbol, arg) for arg in args[1:])
             return self._call_on_tensors((*first, *rest), {name: map_leaves(symbol, v) for name, v in kwargs.items()})

@@ -14,11 +14,11 @@ from ...engine import ops
 from ...engine.common.dtypes import is_floating
 from ...engine.control_flow import while_loop
 from ...engine.graph import Tensor, Variable, flatten, pack_as
+from ...engine.objects.tracking import optional_metric
 from ..core.dense import Dense, positive_int
 from ..core.input_spec import known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.tracking import optional_metric
 from .cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from .stacked_rnn_cells import StackedRNNCells, check_cell
 from .step_rows import rows_live
@@ -26,9 +26,9 @@ from .step_sums import collect_step_sums, sum_over_steps
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
+    from ...engine.objects.tracking import TrackedMetric
     from ...engine.ops.arrays.shaping import DimLike
     from ..core.options import LayerOptions
-    from ..core.tracking import TrackedMetric
     from .cell import CellLike, StateSizes
 
 

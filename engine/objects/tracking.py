@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from operator import itemgetter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -41,8 +41,12 @@ def held(value: object, kinds: tuple[type[_Kind], ...] | type[_Kind], around: tu
     if isinstance(value, kinds):
         yield value
     elif isinstance(value, _CONTAINERS) and id(value) not in around:
-        for item in value.values() if isinstance(value, dict) else value:
+        for item in _items(value):
             yield from held(item, kinds, (*around, id(value)))
+
+
+def _items(container: object) -> Iterable[object]:
+    return container.values() if isinstance(container, dict) else cast("Iterable[object]", container)
 
 
 def held_by_attributes(
@@ -85,6 +89,21 @@ class Dated:
             if isinstance(value, _DATED_OR_CONTAINERS) and name not in self._first_held:
                 vars(self).setdefault("_first_held", {})[name] = next(_numbers)
 
+    def _held_by_age(self, kind: type[_Dated], without: frozenset[str]) -> list[_Dated]:
+        """Return the instances of `kind` in the attributes, each once, in the order in which they came.
+
+        One that is appended to a list later has the place of when it was made, behind those before it in that list: two
+        lists to which layers are appended in turn have the order of the appends, as in Keras.
+        """
+        ages: dict[int, tuple[int, _Dated]] = {}
+        for name, value in vars(self).items():
+            if type(value) in _PLAIN or name in without:
+                continue
+            for age, item in _aged(value, kind, self._first_held.get(name, 0)):
+                if id(item) not in ages or age < ages[id(item)][0]:
+                    ages[id(item)] = age, item
+        return [item for _, item in sorted(ages.values(), key=itemgetter(0))]
+
     def __setstate__(self, state: Mapping[str, object]) -> None:
         """Take what another process has numbered; what is made from now on gets larger numbers."""
         global _numbers
@@ -103,28 +122,12 @@ def _aged(value: object, kind: type[_Dated], age: int, around: tuple[int, ...] =
         yield max(age, value._made_at), value
     elif isinstance(value, _CONTAINERS) and id(value) not in around:
         latest = age
-        for item in value.values() if isinstance(value, dict) else value:
+        for item in _items(value):
             if isinstance(item, kind):
                 latest = max(latest, item._made_at)
                 yield latest, item
             else:
                 yield from _aged(item, kind, age, (*around, id(value)))
-
-
-def held_by_age(owner: Dated, kind: type[_Dated], without: frozenset[str]) -> list[_Dated]:
-    """Return the instances of `kind` in the attributes of `owner`, each once, in the order in which it got them.
-
-    One that is appended to a list later has the place of when it was made, behind those before it in that list: two
-    lists to which layers are appended in turn have the order of the appends, as in Keras.
-    """
-    ages: dict[int, tuple[int, _Dated]] = {}
-    for name, value in vars(owner).items():
-        if type(value) in _PLAIN or name in without:
-            continue
-        for age, item in _aged(value, kind, owner._first_held.get(name, 0)):
-            if id(item) not in ages or age < ages[id(item)][0]:
-                ages[id(item)] = age, item
-    return [item for _, item in sorted(ages.values(), key=itemgetter(0))]
 
 
 def note_held(noted: list[tuple[int, _Kind]], made: Sequence[_Kind], held: Sequence[_Kind]) -> None:
