@@ -168,7 +168,7 @@ class MultiOptimizer(Optimizer):
     @property
     def variables(self) -> list[Variable]:
         """Its state: its own, then that of each optimizer."""
-        return [*self._variables, *[variable for optimizer in self._inner for variable in optimizer.variables]]
+        return [*self._own_variables(), *[variable for optimizer in self._inner for variable in optimizer.variables]]
 
     @property
     def learning_rate(self) -> Any:

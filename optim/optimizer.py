@@ -218,6 +218,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         self, trainable_variables: Sequence[Variable], name: Any, initializer: Any = "zeros"
     ) -> Any:
         """Return a variable of the optimizer for each model variable, as a list; for several names, a list for each."""
+        self._note(self._in_attributes())
         if isinstance(name, str):
             return [self.add_variable_from_reference(each, name, initializer) for each in trainable_variables]
         firsts = initializer if isinstance(initializer, (list, tuple)) else [initializer] * len(name)
@@ -245,7 +246,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     @property
     def variables(self) -> list[Variable]:  # pyrefly: ignore[bad-override] - parts of this class only read it
         """Its state, in the order in which it is saved: iteration, learning rate (unless scheduled), slots."""
-        return list(self._variables)
+        return self._own_variables()
 
     @property
     def iterations(self) -> Any:
@@ -293,7 +294,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
             self._compiled.pop("learning_rate", None)
             self._compiled.pop("apply", None)
             if isinstance(self._learning_rate, Variable):
-                self._variables = [variable for variable in self._variables if variable is not self._learning_rate]
+                self._forget(self._learning_rate)
             self._learning_rate = value
             return
         if not isinstance(self._learning_rate, Variable):

@@ -10,15 +10,50 @@ import numpy as np
 from ..engine.graph import Variable
 from ..engine.graph.spec import shape_text
 from ..engine.graph.state.sharded import expanded, grouped
+from ..engine.objects.tracking import held, held_by_attributes, in_order_of_creation, note_held
 from ..engine.queues.writing import writing_together
+
+# Attributes that hold variables of the model, or such as `variables` lists in another way.
+_NOT_OWN = frozenset(
+    {"_variables", "_noted", "_trainable_variables", "_indices", "_not_decayed", "_shards", "_groups", "_compiled"}
+    | {"_iterations", "_learning_rate"}
+)
 
 
 class SavedState:
-    """The part of `Optimizer` that saves and loads its variables; see there."""
+    """The part of `Optimizer` that lists, saves and loads its variables; see there."""
 
     name: str
     built: bool
     variables: list[Variable]
+    _variables: list[Variable]  # those that it made
+    _noted: Sequence[tuple[int, Variable]] = ()  # of attributes, each behind how many of these it came
+    _indices: Mapping[Variable, int]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute. Variables that it is or holds belong to the optimizer, if they are not the model's."""
+        if isinstance(value, (Variable, list, tuple, dict, set)) and name not in _NOT_OWN:
+            self._note(list(held(value, Variable)))
+        super().__setattr__(name, value)
+
+    def _note(self, in_attributes: Sequence[Variable]) -> None:
+        """Note that variables of attributes are older than those that are made after this."""
+        noted = list(self._noted)
+        note_held(noted, getattr(self, "_variables", ()), in_attributes)
+        self._noted = noted
+
+    def _own_variables(self) -> list[Variable]:
+        """Return the variables that it made, and those that attributes hold, in the order in which they came."""
+        return list(in_order_of_creation(self._noted, self._variables, self._in_attributes()).values())
+
+    def _in_attributes(self) -> list[Variable]:
+        return [each for each in held_by_attributes(self, Variable, _NOT_OWN) if each not in self._indices]
+
+    def _forget(self, variable: Variable) -> None:
+        """Take one of the variables that it made from its state."""
+        place = next(number for number, each in enumerate(self._variables) if each is variable)
+        del self._variables[place]
+        self._noted = [(behind - (behind > place), each) for behind, each in self._noted]
 
     @property
     def saved_variables(self) -> list[Any]:

@@ -78,7 +78,7 @@ class Wrapper(Optimizer):
     @property
     def variables(self) -> list[Variable]:
         """Its state: its own, then the inner optimizer's."""
-        return [*self._variables, *self.inner_optimizer.variables]
+        return [*self._own_variables(), *self.inner_optimizer.variables]
 
     @property
     def iterations(self) -> Any:
