@@ -332,6 +332,7 @@ EXAMPLES: list[tuple[str, str]] = [
     ("ab.ops.ones((2, 3, 4)).swapaxes(0, 2).shape", "ab: Tensor.swapaxes"),
     ("ab.ops.ones((2, 1, 3)).squeeze(1).shape", "ab: Tensor.squeeze"),
     ("ab.ops.eye(2).ravel()", "ab: Tensor.ravel"),
+    ("ab.Input((3,)).get_shape().as_list()", "ab: Tensor.get_shape"),
     ("ab.ops.eye(2).flatten()", "ab: Tensor.flatten"),
     ("ab.ops.arange(3).astype('float32')", "ab: Tensor.astype"),
     ("x = ab.ops.arange(3)\nx.copy() is x", "ab: Tensor.copy"),

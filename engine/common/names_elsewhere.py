@@ -54,7 +54,6 @@ TENSORS: dict[str, str] = {
     "expand": "Use ab.ops.broadcast_to.",
     "expand_as": "Use ab.ops.broadcast_to.",
     "gather": "Use ab.ops.take_along_axis.",
-    "get_shape": "Use shape.",
     "index_select": "Use ab.ops.take.",
     "mT": "Use swapaxes(-1, -2).",
     "masked_fill": "Use ab.ops.where.",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from ..common.names_elsewhere import TENSORS, ExplainsNames
 from ..common.operator_table import operator_functions
 from .array_methods import ArrayMethods
 from .provenance import layer_being_called
 from .spec import Shape, Spec
+from .tensor_shape import TensorShape
 from .tracebacks import shorten
 
 if TYPE_CHECKING:
@@ -186,6 +187,10 @@ class Operators(ExplainsNames, elsewhere=TENSORS):
 
     def __getitem__(self, key: Any) -> Tensor:
         return operator_functions["getitem"](self, key)
+
+    def get_shape(self) -> TensorShape:
+        """Return the static shape with the methods of TensorFlow's shapes; None where the rank is unknown."""
+        return TensorShape(cast("Tensor", self).shape)
 
     def __contains__(self, item: object) -> bool:
         raise NoValueError(

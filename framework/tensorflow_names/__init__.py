@@ -31,6 +31,7 @@ from ...engine.graph import control_dependencies as control_dependencies
 from ...engine.graph import device as device_scope
 from ...engine.graph import name_scope as name_scope
 from ...engine.graph import spec as specs
+from ...engine.graph.tensor_shape import TensorShape as TensorShape
 from ...engine.objects.on_demand import no_attribute
 from ...engine.ops import constant as constant
 from ...engine.ops import is_tensor as is_tensor
@@ -227,12 +228,7 @@ def _tensor_spec(shape: ShapeLike, dtype: DTypeLike = "float32", name: str | Non
     return specs.TensorSpec(specs.as_shape(shape), as_dtype(dtype))
 
 
-def _tensor_shape(dims: ShapeLike) -> tuple[int | None, ...] | None:
-    """Make a shape: a tuple of sizes, None for one that is open; None for an open number of axes."""
-    return specs.as_shape(dims)
-
-
-TensorSpec, TensorShape = _tensor_spec, _tensor_shape
+TensorSpec = _tensor_spec
 
 # Names of TensorFlow, and the modules of this package that they stand for; these are imported when first asked for.
 _MODULES = {

@@ -12,6 +12,7 @@ from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, as_dtype, name_of
 from ...engine.control_flow.vectorized_map import vectorized_map
 from ...engine.graph import Tensor
+from ...engine.graph import spec as specs
 from ...engine.ops.arrays.shape_arguments import ShapeLike
 from ...engine.ops.base import TensorLike
 from ...engine.ops.math.elementwise import identity as pass_on
@@ -421,8 +422,33 @@ def searchsorted(
     out_type: DTypeLike = "int32",
     name: str | None = None,
 ) -> Tensor:
-    """Return the positions at which values keep a sequence sorted."""
-    return ops.cast(ops.searchsorted(sorted_sequence, values, side), out_type)
+    """Return the positions at which values keep a sequence sorted.
+
+    Args:
+        sorted_sequence: sorted along the last axis. A vector is searched for all values.
+        values: along the last axis those that are looked for; its other axes are those of a `sorted_sequence` with
+            several.
+        side: "left" of elements that are equal, or "right".
+        out_type: the dtype of the positions.
+
+    Raises:
+        ValueError: the axes before the last one differ, or `side` is neither of the two.
+    """
+    sequence = ops.convert_to_tensor(sorted_sequence)
+    if sequence.ndim is None or sequence.ndim < 2:
+        return ops.cast(ops.searchsorted(sequence, values, side), out_type)
+    wanted = ops.convert_to_tensor(values)
+    rows, others = sequence.shape or (), wanted.shape or ()
+    if not specs.shapes_compatible(rows[:-1], others[:-1]):
+        raise ValueError(
+            "searchsorted: all axes but the last must agree; got a sorted_sequence of shape "
+            f"{specs.shape_text(rows)} and values of shape {specs.shape_text(others)}."
+        )
+    if side not in ("left", "right"):
+        raise ValueError(f"searchsorted: side must be 'left' or 'right'; got {side!r}.")
+    rows_of, values_of = ops.expand_dims(sequence, -2), ops.expand_dims(wanted, -1)
+    is_before = rows_of < values_of if side == "left" else rows_of <= values_of
+    return ops.sum(ops.cast(is_before, out_type), -1)
 
 
 def sequence_mask(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from ...engine.common.nest import flatten, pack_as
 from ...engine.graph.tensor import NoValueError
 from ...engine.session.function import Function as CompiledFunction
 from . import config
+from .concrete_functions import ConcreteFunction
 from .control_flow import executing_eagerly
 
 
@@ -29,6 +30,28 @@ class Function(CompiledFunction[object]):
     """
 
     _with_numbers: CompiledFunction[object] | None = None
+    input_signature: tuple[object, ...] | None = None
+
+    def get_concrete_function(self, *args: object, **kwargs: object) -> ConcreteFunction:
+        """Trace the function, and return the trace, which takes tensors of these specs.
+
+        Args:
+            *args, **kwargs: those of a call, with `tf.TensorSpec` or tensors where tensors are to be given; other
+                things, Python's numbers included, are fixed. Without any, the `input_signature` of the function.
+
+        Raises:
+            TypeError: the function can't take these arguments.
+        """
+        return self._concrete(None, args, kwargs)
+
+    def _concrete(self, bound: object, args: tuple[object, ...], kwargs: dict[str, object]) -> ConcreteFunction:
+        if not args and not kwargs and self.input_signature is not None:
+            args = self.input_signature
+        plain = CompiledFunction(self.python_function, self.relax_shapes)
+        return ConcreteFunction(plain, self.python_function, (args, kwargs), bound)
+
+    def __get__(self, instance: object, owner: type | None = None) -> object:
+        return self if instance is None else Method(self, instance)
 
     def _called(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if config.functions_run_eagerly() and executing_eagerly():
@@ -53,6 +76,24 @@ class Function(CompiledFunction[object]):
         return self.python_function(*args, **kwargs)
 
 
+class Method:
+    """A compiled function as the method of an object."""
+
+    def __init__(self, function: Function, instance: object) -> None:
+        self.__func__, self.__self__ = function, instance
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Call the function on the object and the arguments."""
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def get_concrete_function(self, *args: object, **kwargs: object) -> ConcreteFunction:
+        """Trace the method; see `Function.get_concrete_function`."""
+        return self.__func__._concrete(self.__self__, args, kwargs)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__func__, name)
+
+
 def _as_part(leaf: object) -> object:
     """Return a Python number as a part of the trace, and anything else as it is."""
     is_number = isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool)
@@ -65,8 +106,15 @@ def _replaced(
     return pack_as((args, kwargs), [change(leaf) for leaf in flatten((args, kwargs))])
 
 
-def function(func: Callable[..., object] | None = None, **options: object) -> Any:
-    """Compile a function as `anabranch.function` does, with or without TensorFlow's options, which do nothing here.
+def function(
+    func: Callable[..., object] | None = None, input_signature: Sequence[object] | None = None, **options: object
+) -> Any:
+    """Compile a function as `anabranch.function` does, with or without TensorFlow's options.
+
+    Args:
+        func: the function; without it, the result is a decorator.
+        input_signature: what `get_concrete_function` takes without arguments. Calls are traced for what they get.
+        **options: TensorFlow's other options, which do nothing here.
 
     A Python number at whose value the function looks is a part of the trace, as in TensorFlow.
     See `tf.config.run_functions_eagerly` for how to look at values of tensors in it.
@@ -80,7 +128,13 @@ def function(func: Callable[..., object] | None = None, **options: object) -> An
     >>> float(repeated(tf.constant(1.0), 3))
     8.0
     """
-    return Function if func is None else Function(func)
+
+    def compiled(python_function: Callable[..., object]) -> Function:
+        made = Function(python_function)
+        made.input_signature = None if input_signature is None else tuple(input_signature)
+        return made
+
+    return compiled if func is None else compiled(func)
 
 
 __all__ = ["function"]

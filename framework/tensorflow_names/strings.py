@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import overload
+
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
+from ...engine.common.nest import Nest
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from ...engine.ops.text import strings as texts
@@ -20,11 +25,94 @@ from ...engine.ops.text.strings import substr as substr
 from ...engine.ops.text.strings import to_hash_bucket_fast as to_hash_bucket_fast
 from ...engine.ops.text.strings import to_number as to_number
 from ...engine.ops.text.strings import upper as upper
+from ..structures import Array
+
+
+class RaggedStrings(SplitStrings):
+    """The parts of several texts, with methods of TensorFlow's ragged tensors.
+
+    Attributes:
+        values: the parts, with "" behind those of shorter rows.
+        lengths: how many parts each text has.
+    """
+
+    __slots__ = ()
+
+    def to_tensor(
+        self,
+        default_value: TensorLike | None = None,
+        name: str | None = None,
+        shape: Sequence[int | None] | None = None,
+    ) -> Tensor:
+        """Return the parts as a tensor.
+
+        Args:
+            default_value: what is behind those of shorter rows; "" by default.
+            shape: the sizes of the result, with None for those that are as large as the parts need; further rows and
+                parts are cut off, and missing ones are `default_value`.
+
+        >>> from anabranch import tf
+        >>> tf.strings.split(["to be", "or"]).to_tensor("-", shape=(None, 3))
+        Tensor([['to', 'be', '-'], ['or', '-', '-']], dtype=string)
+        """
+        default = ops.convert_to_tensor("" if default_value is None else default_value, "string")
+        found = self.values
+        if default_value is not None:
+            is_part = ops.arange(ops.shape(found)[-1]) < ops.expand_dims(self.lengths, -1)
+            found = ops.where(is_part, found, default)
+        for axis, size in enumerate(shape or ()):
+            if size is not None:
+                found = _with_size(found, axis, size, default)
+        return found
+
+    def to_list(self) -> Nest[str]:
+        """Return the parts as lists of texts.
+
+        Raises:
+            TypeError: they are known only when the graph runs.
+        """
+        return _rows(self.values.numpy(), self.lengths.numpy())
+
+    def row_lengths(self, axis: int = 1, out_type: DTypeLike = "int64", name: str | None = None) -> Tensor:
+        """Return how many parts each text has."""
+        if axis != self.lengths.ndim:
+            raise ValueError(f"row_lengths: the rows of parts are along axis {self.lengths.ndim}; got axis={axis}.")
+        return ops.cast(self.lengths, out_type)
+
+
+def _with_size(values: Tensor, axis: int, size: int, default: Tensor) -> Tensor:
+    """Return a tensor of another size along an axis: cut off, or with `default` behind what it has."""
+    sizes = ops.shape(values)
+    missing = [*sizes[:axis], size, *sizes[axis + 1 :]]
+    filled = ops.concatenate([values, ops.broadcast_to(default, missing)], axis)
+    return filled[(*[slice(None)] * axis, slice(size))]
+
+
+def _rows(values: Array, lengths: Array) -> Nest[str]:
+    if lengths.ndim == 0:
+        return [str(part) for part in values[: int(lengths)]]
+    return [_rows(row, length) for row, length in zip(values, lengths, strict=True)]
+
+
+@overload
+def split(input: str, sep: str | None = None, maxsplit: int = -1, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def split(
+    input: Sequence[TensorLike], sep: str | None = None, maxsplit: int = -1, name: str | None = None
+) -> RaggedStrings: ...
+
+
+@overload
+def split(
+    input: TensorLike, sep: str | None = None, maxsplit: int = -1, name: str | None = None
+) -> Tensor | RaggedStrings: ...
 
 
 def split(
     input: TensorLike, sep: str | None = None, maxsplit: int = -1, name: str | None = None
-) -> Tensor | SplitStrings:
+) -> Tensor | RaggedStrings:
     """Split texts into parts.
 
     Args:
@@ -34,11 +122,11 @@ def split(
 
     Returns:
         For one text, the vector of its parts. For several texts, for which TensorFlow has a ragged tensor, their parts
-        with "" behind those of shorter rows, and how many parts each text has.
+        with "" behind those of shorter rows, and how many parts each text has: `RaggedStrings`, with `to_tensor`.
     """
     texts_in = ops.convert_to_tensor(input, "string")
     parts = texts.split(texts_in, sep, maxsplit)
-    return parts.values if texts_in.ndim == 0 else parts
+    return parts.values if texts_in.ndim == 0 else RaggedStrings(*parts)
 
 
 def unicode_split(
@@ -47,7 +135,7 @@ def unicode_split(
     errors: str = "replace",
     replacement_char: int = 65533,
     name: str | None = None,
-) -> Tensor | SplitStrings:
+) -> Tensor | RaggedStrings:
     """Split texts into their characters.
 
     Args:
@@ -66,7 +154,7 @@ def unicode_split(
     lengths = ops.expand_dims(texts.length(texts_in), -1)
     places = ops.minimum(ops.arange(ops.max(lengths, initial=0)), lengths)
     characters = texts.substr(ops.expand_dims(texts_in, -1), places, 1)
-    return characters if texts_in.ndim == 0 else SplitStrings(characters, lengths[..., 0])
+    return characters if texts_in.ndim == 0 else RaggedStrings(characters, lengths[..., 0])
 
 
 __all__ = [

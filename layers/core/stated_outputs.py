@@ -40,7 +40,7 @@ _stating = _Running()
 def call_or_stated(
     layer: Layer, graph: Graph | None, arguments: Mapping[str, object], call: Callable[[], object]
 ) -> object:
-    """Return what `call` gives; in a graph for shapes what the layer's class states, where that knows more.
+    """Return what `call` gives; in a graph for shapes what the layer's class states, where that is more.
 
     Args:
         layer: whose call it is.
