@@ -17,7 +17,7 @@ from ...layers.core.calling import map_leaves, symbols_in
 from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
 from ...layers.core.node import History, Node, is_construction_graph
-from ...layers.core.stated_outputs import check_stated, is_stated
+from ...layers.core.stated_outputs import check_outputs, is_stated
 from .raw_ops import RawOp, as_nodes, is_literal
 
 if TYPE_CHECKING:
@@ -150,9 +150,10 @@ class LayerGraph:
                 continue  # an input, or a layer whose outputs are the model's inputs
             args, kwargs = map_leaves(lambda leaf: values.get(leaf, leaf) if _is_symbol(leaf) else leaf, node.arguments)
             outputs = _tensors(node.layer(*args, **kwargs))
-            if node in self._stated:
-                check_stated(node.layer, node.output_tensors, outputs)
-            values.update(zip(node.output_tensors, outputs, strict=True))
+            known = node.output_tensors
+            if node in self._stated or len(outputs) < len(known):
+                check_outputs(node.layer, known, outputs)
+            values.update(zip(known, outputs, strict=False))  # further ones are left out, as in Keras
         outputs = map_leaves(values.__getitem__, self.outputs_structure)
         is_single = isinstance(outputs, (list, tuple)) and len(outputs) == 1
         return outputs[0] if is_single and not _is_of_models(inputs) else outputs

@@ -92,21 +92,26 @@ def is_stated(tensor: Symbol) -> bool:
     return _STATED in tensor.annotations
 
 
-def check_stated(layer: Layer, stated: list[Symbol], found: list[Tensor]) -> None:
-    """Compare the outputs of a call with those that were stated for it when the model was built.
+def check_outputs(layer: Layer, built: list[Symbol], found: list[Tensor]) -> None:
+    """Compare the outputs of a call with those that a model was built with, stated ones or symbols.
 
     Raises:
-        ValueError: they are not so many, or have other shapes. The sizes of the first axis, the batch, may differ.
+        ValueError: they are fewer, or have other shapes. The sizes of the first axis, the batch, may differ.
     """
-    fits = len(stated) == len(found) and all(
-        _fits(promise.shape, tensor.shape) for promise, tensor in zip(stated, found, strict=True)
+    fits = len(built) <= len(found) and all(
+        _fits(symbol.shape, tensor.shape) for symbol, tensor in zip(built, found, strict=False)
     )
     if not fits:
-        said, given = ([shape_text(tensor.shape) for tensor in tensors] for tensors in (stated, found))
+        known, given = (", ".join(shape_text(tensor.shape) for tensor in tensors) for tensors in (built, found))
+        method = built[0].annotations.get(_STATED)
+        said = (
+            f"call() of {type(layer).__name__} gave"
+            if method is None
+            else f"{method}() of {type(layer).__name__} stated"
+        )
         raise ValueError(
-            f"Layer {layer.name!r}: {stated[0].annotations[_STATED]}() of {type(layer).__name__} stated outputs of "
-            f"shape {', '.join(said)} when the model was built, but call() gives {', '.join(given) or 'none'}. Correct "
-            "the one or the other."
+            f"Layer {layer.name!r}: {said} outputs of shape {known} when the model was built, but call() gives "
+            f"{given or 'none'}. Correct the one or the other."
         )
 
 

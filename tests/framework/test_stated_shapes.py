@@ -175,6 +175,37 @@ def test_another_shape_than_stated_is_an_error():
         model(X)
 
 
+class Copies(layers.Layer):
+    """Gives its input as often as it has positions; three times where these are not known."""
+
+    def call(self, x: Any) -> Any:
+        return [x] * (3 if x.shape[1] is None else x.shape[1])
+
+
+class StatedCopies(layers.Layer):
+    """Gives its input as often as it has positions; states that it does so twice."""
+
+    def compute_output_shape(self, input_shape: Shape) -> Any:
+        return [tuple(input_shape)] * 2
+
+    def call(self, x: Any) -> Any:
+        return [x] * (x.shape[1] + 0)
+
+
+@pytest.mark.parametrize(
+    ("made", "count", "said"), [(Copies, 3, "call() of Copies gave"), (StatedCopies, 2, "stated outputs of shape")]
+)
+def test_a_call_may_give_more_outputs_than_at_building_but_not_fewer(made: Any, count: int, said: str):
+    x = ab.Input((None, 1))
+    outputs = made(name="copies")(x)
+    assert len(outputs) == count
+    model = ab.Model(x, outputs[0] + outputs[1])
+    four = np.ones((1, 4, 1), "float32")
+    np.testing.assert_array_equal(model(four), four * 2)
+    with pytest.raises(ValueError, match=rf"Layer 'copies': .*{re.escape(said)}.* but call\(\) gives \[1,1,1\]\."):
+        model(four[:, :1])
+
+
 def test_the_batch_may_have_another_size_than_stated():
     x = ab.Input(batch_shape=(1, None, 4))
     assert ab.Model(x, Short()(x))(X).shape == (2, 3, 5)
