@@ -511,7 +511,8 @@ def as_data(
     is_text = isinstance(x, (str, bytes))  # such as a path; its characters are no batches
     is_indexed = hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, list)
     if isinstance(x, PyDataset) or (is_indexed and not is_text):
-        return PyDatasetData(x, shuffle, weigh)
+        has_own_order = isinstance(x, Transformations)  # which says by itself whether it draws one
+        return PyDatasetData(x, shuffle and not has_own_order, weigh)
     if isinstance(x, Iterable) and not is_text:
         return IterableData(x, weigh)
     raise TypeError(

@@ -64,6 +64,23 @@ def test_windows_are_those_of_a_plain_loop(
     assert len(dataset) == -(-len(starts) // batch_size)
 
 
+def test_fit_keeps_the_order_of_the_batches() -> None:
+    """As in Keras, whose datasets `fit` does not shuffle, unlike those of `PyDataset`."""
+    seen: list[float] = []
+
+    def noted(x: Any, y: Any) -> tuple[Any, Any]:
+        seen.append(float(y[0]))
+        return x, y
+
+    dataset = timeseries_dataset_from_array(SERIES, SERIES, 3, batch_size=2).map(noted)
+    model = ab.Sequential([ab.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(dataset, epochs=2, verbose=0)
+    assert seen[-18:] == [float(value) for value in SERIES[:18:2]] * 2
+    model.fit(ab.utils.Prefetch(dataset), verbose=0)
+    assert seen[-9:] == [float(value) for value in SERIES[:18:2]]
+
+
 def test_shuffled_windows_keep_their_targets_and_repeat_with_a_seed() -> None:
     def batches(seed: int | None) -> list[Any]:
         dataset = timeseries_dataset_from_array(SERIES, SERIES, 3, batch_size=5, shuffle=True, seed=seed)
