@@ -293,8 +293,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
             _replaced_rates += 1
             self._compiled.pop("learning_rate", None)
             self._compiled.pop("apply", None)
-            if isinstance(self._learning_rate, Variable):
-                self._forget(self._learning_rate)
+            self._forget(self._learning_rate)
             self._learning_rate = value
             return
         if not isinstance(self._learning_rate, Variable):

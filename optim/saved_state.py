@@ -49,11 +49,13 @@ class SavedState:
     def _in_attributes(self) -> list[Variable]:
         return [each for each in held_by_attributes(self, Variable, _NOT_OWN) if each not in self._indices]
 
-    def _forget(self, variable: Variable) -> None:
-        """Take one of the variables that it made from its state."""
-        place = next(number for number, each in enumerate(self._variables) if each is variable)
-        del self._variables[place]
-        self._noted = [(behind - (behind > place), each) for behind, each in self._noted]
+    def _forget(self, variable: object) -> None:
+        """Take one of the variables that it made, if this is one, from its state."""
+        for place, made in enumerate(self._variables):
+            if made is variable:
+                del self._variables[place]
+                self._noted = [(behind - (behind > place), each) for behind, each in self._noted]
+                return
 
     @property
     def saved_variables(self) -> list[Any]:
