@@ -127,7 +127,7 @@ class MachinePrinter:
         if name is None:
             name = self.names[key] = self.printer.fresh(hint)
         self.nodes[name] = key[1]
-        function = Function(self.printer, name)
+        function = Function(self.printer, name, is_rare=key[0] in ("dead", "kill", "inline dead"))
         function.arguments = list(arguments)
         self.printer.add_function(function)
         return FunctionWriter(self, function)

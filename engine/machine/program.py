@@ -203,10 +203,10 @@ class MachineProgram:
             self.machine, printer, way, by_channel, clocks=clocks, by_run=self._is_on_gpu, devices=here
         )
         source = printing.print()
-        code, filename = compiled(source, "machine", self)
+        code = compiled(source, "machine", self, printer.rare)
         apart = {node for node in self.machine.nodes if node.kind == "op" and way(node) != "here"}
         with self._lock:  # other threads make steps of it
-            self.printing, self.source, self._code, self.filename = printing, source, code, filename
+            self.printing, self.source, self._code, self.filename = printing, source, code, code.filename
             self._functions = {name: key for key, name in printing.names.items()}
             self._apart = apart
             self._recursions = printer.bodies.labels

@@ -22,6 +22,7 @@ from ..lower.nodes import Node
 from ..queues.errors import DeadlineExceededError
 from ..queues.stops import check_cancelled, listening
 from ..queues.writing import others_go_on
+from ..runtime.code import Compiled
 from .blueprint import Blueprint
 from .engines import Engine, moment_of
 from .frames import Deliver, FramePlan, Frames, Iteration, Tag, drop_values
@@ -69,7 +70,7 @@ class Step:
     Args:
         blueprint: where everything has its place.
         names: of the printed functions (see `MachinePrinter`).
-        code: the compiled source; it is executed with the names that this object gives it.
+        code: the compiled source; it is run with the names that this object gives it.
         bindings: further globals of the source.
         engines: by name of the device, what runs the operations that are run apart.
         seed: what is ready is run in the order that this seed gives; without one, in the order in which it got ready.
@@ -81,7 +82,7 @@ class Step:
         self,
         blueprint: Blueprint,
         names: Mapping[Any, str],
-        code: Any,
+        code: Compiled,
         bindings: Mapping[str, Any],
         engines: Mapping[str, Engine],
         seed: int | None = None,
@@ -108,7 +109,7 @@ class Step:
         self._running = 0
         self._number = 0
         namespace = self._namespace(bindings)
-        exec(code, namespace)
+        code.run_in(namespace)
         blueprint.bind(self.plans, names, namespace)
         here = {node: number for node, number in blueprint.edges.items() if blueprint.is_here(node)}
         self._feeds = [namespace.get(names.get(("deliver", node), "")) for node in self.machine.feeds]

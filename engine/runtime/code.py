@@ -20,13 +20,40 @@ _recent: dict[str, CodeType] = {}  # by source, that of the last use at the end
 _numbers = count(1)
 
 
-def compiled(
-    source: str,
-    kind: str,
-    owner: object,
-    rare: Mapping[str, tuple[int, int]] | None = None,
-    scope: dict[str, Any] | None = None,
-) -> tuple[CodeType, str]:
+class Compiled:
+    """A module that is compiled: what runs it in a scope.
+
+    Args:
+        source: the text.
+        filename: the name by which tracebacks find its lines.
+        rare: functions that hardly ever run, by name, with their lines: the first, and that behind the last, from 0.
+    """
+
+    def __init__(self, source: str, filename: str, rare: Mapping[str, tuple[int, int]]) -> None:
+        self.filename = filename
+        self._rare: dict[str, tuple[str, int]] = {}
+        self._codes: dict[str, CodeType] = {}  # of those of them that have run
+        lines = source.split("\n")
+        for name, (first, end) in rare.items():
+            self._rare[name] = "\n".join(lines[first:end]), first
+            lines[first:end] = [""] * (end - first)  # the others keep their numbers
+        self._code = _code("\n".join(lines) if rare else source, filename)
+
+    def run_in(self, scope: dict[str, Any]) -> None:
+        """Define the functions of the module in a scope, which has the other names that they use."""
+        scope.update({name: _Rare(name, self, scope) for name in self._rare})
+        exec(self._code, scope)
+
+    def define(self, name: str, scope: dict[str, Any]) -> None:
+        """Compile a function that hardly ever runs, and define it in a scope."""
+        code = self._codes.get(name)
+        if code is None:
+            text, first = self._rare[name]
+            code = self._codes[name] = _moved(compile(text, self.filename, "exec"), first)
+        exec(code, scope)
+
+
+def compiled(source: str, kind: str, owner: object, rare: Mapping[str, tuple[int, int]] | None = None) -> Compiled:
     """Compile the source of a module.
 
     `linecache` looks for all its files and then looks them up one by one, so none of them must go meanwhile; but
@@ -37,23 +64,14 @@ def compiled(
         source: the text.
         kind: what it is, for its file name: ``<anabranch step 5>`` of a ``"step"``.
         owner: once nobody refers to it, the lines are let go.
-        rare: functions that hardly ever run, by name, with their lines: the first, and that behind the last, from 0.
-        scope: where the code is going to run; it gets the functions that are rare, each compiled once it is called.
-
-    Returns:
-        The code, and its file name.
+        rare: functions that hardly ever run (see `Compiled`): each is compiled once it is called.
     """
     retired = _retired.setdefault(kind, deque())
     filename = retired.popleft() if len(retired) > _FEWEST_RETIRED else f"<anabranch {kind} {next(_numbers)}>"
-    lines = source.split("\n")
-    if rare and scope is not None:
-        for name, (first, end) in rare.items():
-            scope[name] = _Rare(name, "\n".join(lines[first:end]), first, filename, scope)
-            lines[first:end] = [""] * (end - first)  # the others keep their numbers
-    code = _code("\n".join(lines), filename)
+    found = Compiled(source, filename, rare or {})
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     weakref.finalize(owner, _retire, retired, filename).atexit = False
-    return code, filename
+    return found
 
 
 def _code(text: str, filename: str) -> CodeType:
@@ -71,16 +89,22 @@ def _named(code: CodeType, filename: str) -> CodeType:
     return code.replace(co_filename=filename, co_consts=constants)
 
 
+def _moved(code: CodeType, lines: int) -> CodeType:
+    """Return the code as if it stood so many lines further down, also for the functions in it."""
+    constants = tuple([_moved(each, lines) if isinstance(each, CodeType) else each for each in code.co_consts])
+    return code.replace(co_firstlineno=code.co_firstlineno + lines, co_consts=constants)
+
+
 class _Rare:
     """A function that hardly ever runs, such as a stand-in for machine code: it is compiled once it is called."""
 
-    def __init__(self, name: str, text: str, first: int, filename: str, scope: dict[str, Any]) -> None:
-        self._name, self._text, self._first, self._filename, self._scope = name, text, first, filename, scope
+    def __init__(self, name: str, module: Compiled, scope: dict[str, Any]) -> None:
+        self.__name__, self._module, self._scope = name, module, scope
 
     def __call__(self, *values: Any) -> Any:
-        if self._scope[self._name] is self:
-            exec(compile("\n" * self._first + self._text, self._filename, "exec"), self._scope)
-        return self._scope[self._name](*values)
+        if self._scope[self.__name__] is self:
+            self._module.define(self.__name__, self._scope)
+        return self._scope[self.__name__](*values)
 
 
 def _retire(retired: deque[str], filename: str) -> None:

@@ -198,13 +198,13 @@ def _as_name(hint: str) -> str:
 class Function:
     """A Python function under construction."""
 
-    def __init__(self, printer: Printer, name: str) -> None:
+    def __init__(self, printer: Printer, name: str, is_rare: bool = False) -> None:
         self.printer = printer
         self.name = name
         self.arguments: list[str] = []
         self.lines: list[tuple[str, Origin | None]] = []
         self.is_called = False  # whether the step's own function calls it, maybe more than once
-        self.is_rare = False  # whether it hardly ever runs: machine code does the same
+        self.is_rare = is_rare  # whether it hardly ever runs: machine code does the same, or its inputs are dead
 
 
 class Block:

@@ -188,8 +188,9 @@ class Program:
         self._memory = memory or contextlib.nullcontext
         self._locks = locks_of(written_variables(operations))
         self._is_simple = memory is None and not self._locks and not self._recursions and not guard
-        code, self.filename = compiled(self.source, "step", self, printer.rare, namespace)
-        exec(code, namespace)
+        code = compiled(self.source, "step", self, printer.rare)
+        self.filename = code.filename
+        code.run_in(namespace)
         self._step = namespace["step"]
         note_compiled(began, self._describe)
         self._log_compiled(now() - began, len(operations))

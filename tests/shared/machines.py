@@ -36,6 +36,7 @@ from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.place.devices import list_devices
 from anabranch.engine.runtime.analyses import kernels_of
+from anabranch.engine.runtime.code import compiled
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.printer import Printer
 from anabranch.engine.runtime.program import Statistics, copied_value
@@ -566,6 +567,6 @@ def step_of(machine: Machine, seed: int | None = None) -> Step:
     printer.bindings["copied"] = copied_value
     printer.bindings["stats"] = Statistics()
     printing = MachinePrinter(machine, printer)
-    code = compile(printing.print(), "<machine>", "exec")
+    code = compiled(printing.print(), "machine", printing, printer.rare)
     engines: dict[str, Engine] = {device: WorkerEngine() for device in machine.devices}
     return Step(printing.blueprint, printing.names, code, printer.bindings, engines, seed)

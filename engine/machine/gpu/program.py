@@ -129,10 +129,10 @@ class GpuProgram:
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = self.statistics
         source = printer.print_step(operations, feeds, fetches, set())
-        code, filename = compiled(source, kind, self)
+        code = compiled(source, kind, self)
         namespace = dict(printer.bindings)
-        exec(code, namespace)
-        return _Printed(source, filename, printer.origins, printer.bindings, namespace["step"])
+        code.run_in(namespace)
+        return _Printed(source, code.filename, printer.origins, printer.bindings, namespace["step"])
 
     # --- running ----------------------------------------------------------------------------------------------------
 
