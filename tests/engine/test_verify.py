@@ -362,6 +362,26 @@ def prepared_by(
     prepare(ab.get_default_graph(), list(targets), list(feeds))
 
 
+def test_specs_are_inferred_once_for_what_is_copied(monkeypatch: pytest.MonkeyPatch):
+    """Copies have the specs that were inferred for them: the verifier takes those for right as long as they stay."""
+    x = ab.placeholder((3,), "float32", "x")
+    y = symbol_of(ops.cond(ops.sum(x) > 0.0, lambda: ops.exp(x), lambda: x))
+    inferred: list[Any] = []
+
+    def infer(self: Exp, *given: Any) -> Any:
+        inferred.append(given)
+        return real(self, *given)
+
+    real = Exp.infer
+    monkeypatch.setattr(Exp, "infer", infer)
+    monkeypatch.setattr(pipeline, "PIPELINE", ())
+    for verified in ("0", "1"):
+        monkeypatch.setenv(observe.VERIFY, verified)
+        inferred.clear()
+        prepare(y.graph, [y], [symbol_of(x)])
+        assert len(inferred) == 1
+
+
 def test_a_pass_that_breaks_a_rule_is_named(monkeypatch: pytest.MonkeyPatch):
     x = ab.placeholder((3,), "float32", "x")
     with pytest.raises(verify.BrokenStepError, match=r"pass 'example' left a step behind.*ANABRANCH_DUMP=example"):

@@ -47,7 +47,7 @@ class Watch:
         self._is_placed = is_placed
         self._has_devices = False
         self._verifies = verifies
-        self._inferred: verify.Inferred = {}
+        self._inferred: verify.Inferred = step.copy.inferred or {}
         self._narrowed: tuple[type[Op], ...] = ()
         self._dumped = dumped
         self._stages = stages
@@ -143,6 +143,11 @@ def watch(step: Rewriter, is_placed: bool, passes: Sequence[str]) -> Watch | Non
     if not dumped and not verifies and asked is None:
         return None
     return Watch(step, is_placed, verifies, dumped, asked)
+
+
+def is_asked_for() -> bool:
+    """Test whether some steps are verified."""
+    return bool(os.environ.get(VERIFY))
 
 
 class _Asked(threading.local):

@@ -11,7 +11,7 @@ from ...graph.op import Op
 from ...graph.spec import Spec
 from ...graph.tensor import Symbol
 from ..fusion.fuse import FusionRule
-from . import limits, log
+from . import limits, log, observe
 from .assign import Assign
 from .pipeline import RAGGED_BATCHES, Options, run_pipeline
 from .prune import all_operations, is_kind_among, needed_operations
@@ -106,6 +106,7 @@ def _specialised(
     step = Rewriter(copy, pruned, list(feeds), fetched, asked)
     copy.shares_saved = is_on("memory") and options.assign is None  # such a place is on no device
     copy.keeps_differentiated = not RAGGED_BATCHES.reason_left_out(step, options)
+    copy.inferred = {} if observe.is_asked_for() else None
     step.become(copy, pruned, given)
     step.settle()
     return step

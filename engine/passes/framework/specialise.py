@@ -31,6 +31,7 @@ from ...ops.containers.tensor_arrays import ArrayNew
 from ...ops.math.comparison import Where
 from .exclusive import share_places
 from .fold import folded
+from .inferred import Inferred, note_inferred
 from .limits import count_rewrite, may_rewrite
 from .log import is_recording, note_change
 from .prune import (
@@ -60,11 +61,13 @@ class Specialised:
         keeps_differentiated: whether a loop over masked rows keeps variables that nothing needs, but for whose
             cotangents its gradient is: `ragged_batches` builds that gradient again.
         kept: whether there were any.
+        inferred: notes which copies have the specs that their op has just inferred, if it is given.
         shares_saved: whether values that the branches of a choice, inside of others, save for their gradients get
             places in common.
     """
 
     keeps_differentiated = False
+    inferred: Inferred | None = None
     shares_saved = False
     kept = False
 
@@ -255,6 +258,8 @@ class Specialised:
             return around
         specs = self._inferred(op, operation, inputs, into)
         new = into.adopt(op, inputs, specs, operation, self._waits(operation))
+        if self.inferred is not None:
+            note_inferred(self.inferred, new)
         if key is not None:
             known[key] = new
         return new

@@ -12,7 +12,6 @@ from operator import is_
 from typing import Any
 
 from ...common.quick_dataclass import dataclass
-from ...control_flow.call import Recorded
 from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While
@@ -21,12 +20,11 @@ from ...graph.op import Op
 from ...graph.region import Region, merged_effects
 from ...graph.spec import Spec
 from ...graph.tensor import Symbol
+from .inferred import Inferred, facts_of, note_inferred
 from .prune import Kept
 from .rewriter import Rewriter
 
 Writers = Mapping[Any, Sequence[Operation]]
-Inferred = dict[Operation, tuple[object, ...]]
-"""The op and the specs, of inputs and outputs, with which an operation was found right."""
 
 
 class BrokenStepError(AssertionError):
@@ -164,15 +162,14 @@ def specs(block: Block) -> Iterator[str]:
     may keep wider specs, too, where a value takes the place of one of which less was known.
     """
     for operation in block.operations:
-        op = operation.op
-        facts = (op, operation.graph, *[t.spec for t in operation.inputs], *[t.spec for t in operation.outputs])
+        facts = facts_of(operation)
         known = block.inferred.get(operation)
         if known is not None and len(known) == len(facts) and all(map(is_, known, facts)):
             continue
         broken = list(_broken_specs(block, operation))
         yield from broken
-        if not broken and not op.regions and op.called is None and not isinstance(op, (History, Recorded, Saved)):
-            block.inferred[operation] = facts  # of others the specs follow from tensors of regions, too
+        if not broken:
+            note_inferred(block.inferred, operation, facts)
 
 
 def _broken_specs(block: Block, operation: Operation) -> Iterator[str]:
@@ -187,9 +184,10 @@ def _broken_specs(block: Block, operation: Operation) -> Iterator[str]:
         yield f"{block.named(operation)} has {len(operation.outputs)} outputs, its op gives {len(inferred)}"
         return
     for tensor, spec in zip(operation.outputs, inferred, strict=True):
-        is_kept = block.holder is not None and tensor.spec.accepts(spec)
+        if tensor.spec == spec or (block.holder is not None and tensor.spec.accepts(spec)):
+            continue
         is_narrower = spec.accepts(tensor.spec)
-        if tensor.spec == spec or is_kept or (is_narrower and isinstance(operation.op, block.narrowed)):
+        if is_narrower and isinstance(operation.op, block.narrowed):
             continue
         why = ", and no pass declares a fact (`Pass.narrows`) by which it is narrower" if is_narrower else ""
         yield f"output {tensor.index} of {block.named(operation)} is {tensor.spec}, its op gives {spec}{why}"
