@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from shared.processor_time import OneReport, ProcessorTime
+from shared.rewritten import rewrite_share
 from shared.sample import left_out
 
 # The same examples in every run, so that a red build means a change in the code, not in the luck.
@@ -104,13 +105,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect without the garbage collector: tens of thousands of tests are made, and all of them stay.
 
     Later it need not look at them again and again, nor after each 700 objects.
     """
     gc.disable()
     try:
+        rewrite_share(session.config)
         return (yield)
     finally:
         gc.collect()
