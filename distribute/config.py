@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from numbers import Real
 
 from ..engine.common.memory import machine_bytes
+from ..engine.common.quick_dataclass import dataclass
 from .tasks.watch import Patience
 from .transport.planes import Limits, asked
 

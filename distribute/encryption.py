@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ..engine.common.quick_dataclass import dataclass
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it prints a line for each task that ends; read when it loads
 import grpc

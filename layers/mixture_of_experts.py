@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
 from ..engine import ops
+from ..engine.common.quick_dataclass import dataclass
 from ..engine.graph import Tensor, Variable
 from ..engine.objects import initializers
 from ..engine.objects.arguments import check_numbers, check_optional_numbers

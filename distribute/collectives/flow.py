@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from ...engine.common.quick_dataclass import dataclass
 from .links import Links
 
 _MOST_AT_ONCE = 1 << 20  # bytes that one call sends, so that what comes in is looked at in between

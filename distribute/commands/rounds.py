@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...engine.common.quick_dataclass import dataclass
 from ..restarts import Restarts
 from .ends import END_SECONDS, described_end
 

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from typing import Any
+
+from ...engine.common.quick_dataclass import dataclass
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it prints a line for each task that ends; read when it loads
 import grpc

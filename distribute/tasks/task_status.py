@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from ...engine.common.deadlines import deadline
+from ...engine.common.quick_dataclass import dataclass
 from ..transport.wire import Kind
 from .channels import CONNECT_SECONDS
 from .client import connect

@@ -10,9 +10,10 @@ timeouts grow with its mistakes makes no further ones in the end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ...engine.common.quick_dataclass import dataclass
 from ..transport.connections import Identity
 from ..transport.loop import Loop
 from .doing import IN_OPERATION, TURNING

@@ -14,13 +14,13 @@ import secrets
 import socket
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
 import numpy as np
 
+from ...engine.common.quick_dataclass import dataclass
 from ..token import is_proof, proof
 from .loop import Loop
 from .planes import Limits, Plane

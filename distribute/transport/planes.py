@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph.device import DeviceName
 from .slabs import IS_AVAILABLE
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..common.nest import flatten, flatten_with_path, map_structure, pack_as
+from ..common.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from ..ops.arrays.axes import flip, moveaxis

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from ..common.quick_dataclass import dataclass
 
 SLAB = 1 << 26  # bytes
 _UNIT = 512

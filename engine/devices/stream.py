@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..common.quick_dataclass import dataclass
 from ..place.devices import Device
 from .buffer import DROPPED, Buffer
 from .clock import Clock

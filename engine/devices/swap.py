@@ -10,11 +10,11 @@ Source: Y. Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", Eu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from ..common.quick_dataclass import dataclass
 from .buffer import Buffer
 from .stream import StreamDevice
 

@@ -7,7 +7,7 @@ import copy
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 from typing import Any, ClassVar, Self
 
@@ -16,6 +16,7 @@ import numpy as np
 from ..common.blas import on_one_thread
 from ..common.logs import DEBUG, is_logged, log
 from ..common.machine_profile import machine_profile
+from ..common.quick_dataclass import dataclass
 from ..control_flow.while_loop import While
 from ..devices.cuda import check_gpus
 from ..graph.graph import Graph, Operation, Parameter

@@ -13,12 +13,13 @@ Source: Wei et al., "Dynamic Scheduling For Dynamic Control Flow in Deep Learnin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..common.quick_dataclass import dataclass
 from ..control_flow.scheduling import JOINED, SUMMED
 from ..graph.op import is_array
 from ..lower.nodes import Node

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..common.quick_dataclass import dataclass
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation
 from ..passes.framework.estimates import made_bytes

@@ -12,12 +12,12 @@ import queue
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..common.deadlines import requests, seconds_left, waits
+from ..common.quick_dataclass import dataclass
 from ..lower.nodes import Node
 from ..queues.errors import DeadlineExceededError
 from ..queues.stops import check_cancelled, listening

@@ -8,11 +8,12 @@ from __future__ import annotations
 import bisect
 import collections
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from ..common.quick_dataclass import dataclass
 from .attempts import Attempt
 from .errors import CancelledError
 from .replica_accounts import ReplicaAccounts

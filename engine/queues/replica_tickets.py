@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from ..common.quick_dataclass import dataclass
 from .attempts import Attempt
 from .errors import CancelledError
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from ..common import dtypes
+from ..common.quick_dataclass import dataclass
 from ..common.quick_dataclass import dataclass as quick_dataclass
 from ..graph.graph import get_default_graph
 from ..graph.op import Effect, Op

@@ -10,7 +10,7 @@ import statistics
 import tracemalloc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..codegen.host.refits import refits
 from ..common.dtypes import as_dtype
 from ..common.html import FLAME_STYLE, escape, flame_graph, page, shortened, table, view
 from ..common.nest import flatten, is_integer
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation
 from ..graph.provenance import Part
 from ..runtime.program import Program

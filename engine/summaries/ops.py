@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..common import dtypes
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation
 from ..graph.op import Effect, Op
 from ..graph.spec import TensorSpec, shape_text

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation
 from ..graph.op import Effect, Op
 from ..graph.spec import TensorSpec

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..common.nest import flatten
+from ..common.quick_dataclass import dataclass
 from ..graph.dump import dump_operations
 from ..graph.graph import Graph, Operation, Placeholder
 from ..graph.op import is_array

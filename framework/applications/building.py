@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Symbol, Tensor
 from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike

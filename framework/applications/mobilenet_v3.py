@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.ops.random.keys import drawn_entropy
 from ..structures import Array
 from ..training.limits import show

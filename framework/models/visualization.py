@@ -7,10 +7,11 @@ import os
 import shutil
 import subprocess
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Symbol, flatten
 from ...layers.core.layer import Layer
 from ...layers.core.node import Node

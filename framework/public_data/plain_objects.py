@@ -7,10 +7,11 @@ splits a file into them; of these the ones are followed here that such data need
 from __future__ import annotations
 
 import pickletools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
+
+from ...engine.common.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ..structures import Array

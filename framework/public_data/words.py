@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from ...engine.common.quick_dataclass import dataclass
 from .fetching import Array
 
 Texts = list[list[int]]

@@ -8,13 +8,13 @@ the argument is a mean over rows, such as the loss, and the metric counts how of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.common.nest import flatten, map_structure
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Graph, IndexedSlices, Operation, Placeholder, Symbol, TensorSpec, Variable
 from ...engine.graph.spec import shape_text
 from ...engine.ops.base import Cast

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Tensor
 from ...engine.ops.random.keys import global_generator
 from ..data.adapters import ArrayData, Batch, Data, Layout

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.control_flow.grouping import no_op
 from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, Symbol, TensorSpec, Variable
 from ...engine.graph.graph import get_default_graph

@@ -17,12 +17,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 import numpy as np
 
 from ...engine.common.dtypes import DType, is_floating
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph.state.sharded import ShardedVariable
 from ...engine.graph.state.variable import Variable
 from ...engine.objects.names import to_snake_case

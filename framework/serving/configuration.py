@@ -6,10 +6,11 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
+from ...engine.common.quick_dataclass import dataclass
 from .batching import Batching
 
 MAX_BODY_BYTES = 64 << 20

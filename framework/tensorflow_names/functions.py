@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...engine.common.nest import flatten, pack_as
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph.tensor import NoValueError
 from ...engine.session.function import Function as CompiledFunction
 from . import config

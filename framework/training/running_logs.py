@@ -8,10 +8,10 @@ kept, and run on the states that have the rows of all replicas and steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...engine import ops
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Operation, Symbol, Tensor, Variable
 from ...engine.graph.graph import get_default_graph
 from ...engine.graph.state.variable_ops import ReadVariable

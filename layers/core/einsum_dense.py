@@ -6,13 +6,13 @@ import math
 import re
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.arguments import check_optional_numbers, listed, refused

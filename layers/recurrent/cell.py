@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack, runtime_checkable
 
 import numpy as np
 
 from ...engine import ops
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Shape, Tensor, Variable
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.arguments import check_numbers

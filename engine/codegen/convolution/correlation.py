@@ -16,9 +16,9 @@ Source: E. Georganas et al., "Anatomy of high-performance deep learning convolut
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ...common.quick_dataclass import dataclass
 from ..host.scratch import addresses_among
 from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort

@@ -8,8 +8,8 @@ these would be large, parts also divide the tiles among them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
+from ...common.quick_dataclass import dataclass
 from ...ops.neural.window_geometry import Window
 from ..host.scratch import NamedNumbers
 from ..llvm.builder import Builder, FunctionBuilder, Size, taking

@@ -7,8 +7,7 @@ filters of a channel get is added up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand

@@ -6,8 +6,7 @@ it is inside the input. Parts of the images have sums of their own, which are ad
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...common.quick_dataclass import dataclass
 from ..host.scratch import NamedNumbers
 from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort

@@ -10,9 +10,9 @@ The gradient in the input of a convolution with few channels is the same, with c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.registers import Registers
 from ..llvm.tasks import Fields

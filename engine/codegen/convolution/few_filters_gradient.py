@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...common.quick_dataclass import dataclass
 from ...ops.neural.window_geometry import Window
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.registers import Registers

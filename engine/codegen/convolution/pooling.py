@@ -8,12 +8,12 @@ other rows, and threads take whole images.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Protocol
 
 from ...common.machine_profile import machine_profile
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.operation import op_of
 from ...graph.spec import TensorSpec

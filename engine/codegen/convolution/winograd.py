@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...common.quick_dataclass import dataclass
 from ..expression.llvm import KernelSpec
 from ..factorisation.blocks import print_exchange
 from ..host.scratch import NamedNumbers

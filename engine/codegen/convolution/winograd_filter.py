@@ -11,8 +11,7 @@ Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...common.quick_dataclass import dataclass
 from ..host.scratch import NamedNumbers
 from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort

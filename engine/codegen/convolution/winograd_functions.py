@@ -6,8 +6,8 @@ All kernels of a tile call them, whatever their panels and what follows: they ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from .transforms import TAPS, TRANSFORMS, Matrix, Transforms, print_on_both_axes, transposed

@@ -8,9 +8,9 @@ bound that hardly more elements reach: what is kept for a while only costs branc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ...common.machine_profile import machine_profile
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.operation import op_of
 from ...graph.spec import TensorSpec

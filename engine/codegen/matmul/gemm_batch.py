@@ -12,9 +12,9 @@ first, panel by panel. For fewer rows of A than that pays for, elements are sums
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ...common.machine_profile import machine_profile
+from ...common.quick_dataclass import dataclass
 from ..llvm.builder import BYTES, Builder, Size, masked_load, masked_store
 from ..llvm.registers import Registers
 from ..llvm.tasks import print_parallel

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.operation import op_of
 from ...graph.spec import TensorSpec

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ...common.quick_dataclass import dataclass
 from ..llvm.entry import (
     DATA_OFFSET,
     DESCRIPTOR_OFFSET,

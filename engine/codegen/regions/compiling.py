@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from ...common.dtypes import name_of
 from ...common.identity import is_among, place_among
+from ...common.quick_dataclass import dataclass
 from ...control_flow.frames import History
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation

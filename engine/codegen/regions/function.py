@@ -10,9 +10,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol

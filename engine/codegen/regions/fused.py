@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ...common.quick_dataclass import dataclass
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation
 from ...graph.state.variable import Variable

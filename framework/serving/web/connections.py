@@ -8,7 +8,6 @@ import math
 import os
 import ssl
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -17,6 +16,7 @@ import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from ....engine.common.quick_dataclass import dataclass
 from ..json_text import write_json
 from .application import Application, Begun, Response, fields_of, texts_of
 
