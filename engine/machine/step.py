@@ -108,8 +108,7 @@ class Step:
         self.roots: dict[str, Iteration] = {}
         self._running = 0
         self._number = 0
-        namespace = self._namespace(bindings)
-        code.run_in(namespace)
+        namespace = code.run_in(self._namespace(bindings))
         blueprint.bind(self.plans, names, namespace)
         here = {node: number for node, number in blueprint.edges.items() if blueprint.is_here(node)}
         self._feeds = [namespace.get(names.get(("deliver", node), "")) for node in self.machine.feeds]

@@ -39,13 +39,14 @@ class Compiled:
             lines[first:end] = [""] * (end - first)  # the others keep their numbers
         self._code = _code("\n".join(lines) if rare else source, filename)
 
-    def run_in(self, scope: dict[str, Any]) -> None:
-        """Define the functions of the module in a scope, which has the other names that they use."""
+    def run_in(self, scope: dict[str, Any]) -> dict[str, Any]:
+        """Run the module in a scope that has the other names that its functions use; return the scope."""
         scope.update({name: _Rare(name, self, scope) for name in self._rare})
         exec(self._code, scope)
+        return scope
 
     def define(self, name: str, scope: dict[str, Any]) -> None:
-        """Compile a function that hardly ever runs, and define it in a scope."""
+        """Compile a function that hardly ever runs, and give a scope its name."""
         code = self._codes.get(name)
         if code is None:
             text, first = self._rare[name]

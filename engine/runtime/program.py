@@ -182,16 +182,13 @@ class Program:
         self.source = printer.print_step(operations, step.feeds, fetches, copied)
         self.origins = printer.origins
         self._recursions = printer.bodies.labels
-        namespace = dict(printer.bindings)
         if not exact and not is_native and needs_whole_cores(operations, kernels):
             memory = on_one_thread(memory or contextlib.nullcontext)
         self._memory = memory or contextlib.nullcontext
         self._locks = locks_of(written_variables(operations))
         self._is_simple = memory is None and not self._locks and not self._recursions and not guard
         code = compiled(self.source, "step", self, printer.rare)
-        self.filename = code.filename
-        code.run_in(namespace)
-        self._step = namespace["step"]
+        self.filename, self._step = code.filename, code.run_in(dict(printer.bindings))["step"]
         note_compiled(began, self._describe)
         self._log_compiled(now() - began, len(operations))
 

@@ -36,7 +36,7 @@ def _names_of_this_test(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is compiled, in order."""
+    """Sources that are compiled, in order."""
     found: list[str] = []
 
     def counted(text: str, *given: Any) -> Any:

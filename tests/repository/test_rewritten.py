@@ -42,7 +42,7 @@ def kept(folder: Path) -> set[str]:
 
 
 def rewrite_all(folder: Path, config: pytest.Config, count: int = 2) -> list[set[str]]:
-    """What is kept after each process."""
+    """Names of the files that are kept after each process."""
     found: list[set[str]] = []
     for number in range(count):
         made: Any = Config(config, number, count, folder)

@@ -130,9 +130,8 @@ class GpuProgram:
         printer.bindings["stats"] = self.statistics
         source = printer.print_step(operations, feeds, fetches, set())
         code = compiled(source, kind, self)
-        namespace = dict(printer.bindings)
-        code.run_in(namespace)
-        return _Printed(source, code.filename, printer.origins, printer.bindings, namespace["step"])
+        scope = code.run_in(dict(printer.bindings))
+        return _Printed(source, code.filename, printer.origins, printer.bindings, scope["step"])
 
     # --- running ----------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ from ...ops.containers.tensor_arrays import ArrayNew
 from ...ops.math.comparison import Where
 from .exclusive import share_places
 from .fold import folded
-from .inferred import Inferred, note_inferred
 from .limits import count_rewrite, may_rewrite
 from .log import is_recording, note_change
 from .prune import (
@@ -48,6 +47,9 @@ from .simplify import ALGEBRA, EXACT_ALGEBRA, simplify
 from .switches import is_on
 
 _LARGEST_SHARED_CONSTANT = 64  # elements; larger constants are one only if they are the same object
+
+Inferred = dict[Operation, tuple[object, ...]]
+"""The op, the graph and the specs, of inputs and outputs, with which an operation was found right."""
 
 
 class Specialised:
@@ -551,3 +553,16 @@ def _sharing_key(op: Op, inputs: list[Symbol], operation: Operation) -> Any:
     except TypeError:
         return None
     return (type(op), op, *inputs)
+
+
+def facts_of(operation: Operation) -> tuple[object, ...]:
+    """Return what the specs of an operation follow from, and the specs."""
+    specs = [tensor.spec for tensor in operation.inputs] + [tensor.spec for tensor in operation.outputs]
+    return (operation.op, operation.graph, *specs)
+
+
+def note_inferred(inferred: Inferred, operation: Operation, facts: tuple[object, ...] | None = None) -> None:
+    """Note that an operation has the specs that its op infers; of some they follow from tensors of regions, too."""
+    op = operation.op
+    if not op.regions and op.called is None and not isinstance(op, (History, Recorded, Saved)):
+        inferred[operation] = facts_of(operation) if facts is None else facts

@@ -20,9 +20,9 @@ from ...graph.op import Op
 from ...graph.region import Region, merged_effects
 from ...graph.spec import Spec
 from ...graph.tensor import Symbol
-from .inferred import Inferred, facts_of, note_inferred
 from .prune import Kept
 from .rewriter import Rewriter
+from .specialise import Inferred, facts_of, note_inferred
 
 Writers = Mapping[Any, Sequence[Operation]]
 
