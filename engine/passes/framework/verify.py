@@ -334,19 +334,22 @@ def moved_writes(before: Writers, after: Writers) -> Iterator[str]:
 def signature(operations: Iterable[Operation]) -> int:
     """Return a number that changes with the operations of a step, with what they are and what they take."""
     facts: list[object] = []
-    _note_facts(operations, facts)
-    return hash(tuple(facts))
+    devices: list[str] = []
+    _note_facts(operations, facts, devices)
+    return hash((*map(id, facts), *devices))
 
 
-def _note_facts(operations: Iterable[Operation], facts: list[object]) -> None:
+def _note_facts(operations: Iterable[Operation], facts: list[object], devices: list[str]) -> None:
     for operation in operations:
         op = operation.op
-        facts += (id(operation), id(op), operation.device, *map(id, operation.inputs))
+        facts += (operation, op, *operation.inputs)
+        devices.append(operation.device)
         for tensor in operation.outputs:
-            facts += (id(tensor), id(tensor.spec))
-        for region in op.regions:
-            facts += map(id, region.results)
-            _note_facts(region.operations, facts)
+            facts += (tensor, tensor.spec)
+        if op.regions:
+            for region in op.regions:
+                facts += region.results
+                _note_facts(region.operations, facts, devices)
 
 
 __all__ = ["RULES", "Block", "BrokenStepError", "moved_writes", "signature", "verify", "writers"]
