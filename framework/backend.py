@@ -6,6 +6,7 @@ Beside these there are the functions that ``tf.keras.backend`` has (``K.sum``, `
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..engine.common.dtypes import DTypeLike, as_dtype, is_floating, is_integer, name_of
@@ -109,37 +110,15 @@ else:
             return tensor
 
 
-# Functions of ``tf.keras.backend`` that are ops of the same name, others of this package, and those with arguments of
-# their own.
-_OPS = (
-    "abs all any cast cos dot elu equal exp greater greater_equal less less_equal log max maximum mean min "
-    "minimum not_equal one_hot prod reshape round shape sigmoid sign sin softmax softplus softsign square "
-    "stack stop_gradient sum tanh tile transpose"
-)
-_CONTROL = "foldl foldr map_fn name_scope"
-_FUNCTIONS = (
-    "arange argmax argmin batch_dot batch_flatten batch_get_value batch_normalization batch_set_value bias_add "
-    "binary_crossentropy cast_to_floatx categorical_crossentropy clip concatenate constant conv1d conv2d "
-    "conv3d count_params ctc_batch_cost cumprod cumsum depthwise_conv2d dropout dtype eval expand_dims eye "
-    "flatten gather get_value hard_sigmoid in_top_k int_shape is_sparse l2_normalize moving_average_update "
-    "ndim ones ones_like permute_dimensions pool2d pool3d pow random_bernoulli random_normal "
-    "random_normal_variable random_uniform random_uniform_variable relu repeat repeat_elements resize_images "
-    "reverse separable_conv2d set_value sparse_categorical_crossentropy spatial_2d_padding sqrt squeeze std "
-    "switch temporal_padding to_dense truncated_normal update update_add update_sub var variable zeros "
-    "zeros_like"
-)
+if TYPE_CHECKING:
+    from .backend_functions import *  # noqa: F403 - those of `tf.keras.backend`
+else:  # type checkers would take any name for a public one
+    _missing, _ = on_demand(globals(), {}, elsewhere=BACKEND_MODULE)
 
-if not TYPE_CHECKING:  # type checkers would take any name for a public one
-    _package = __name__.removesuffix(".framework.backend")
-    __getattr__, _ = on_demand(
-        globals(),
-        {
-            **dict.fromkeys(_OPS.split(), f"{_package}.engine.ops"),
-            **dict.fromkeys(_CONTROL.split(), _package),
-            **dict.fromkeys(_FUNCTIONS.split(), f"{__name__}_functions"),
-        },
-        elsewhere=BACKEND_MODULE,
-    )
+    def __getattr__(name: str) -> object:
+        functions = import_module(f"{__name__}_functions")  # few programs use them
+        return getattr(functions, name) if name in functions.__all__ else _missing(name)
+
 
 __all__ = [
     "KerasTensor",

@@ -14,7 +14,8 @@ import numpy as np
 from ..engine import ops
 from ..engine.common.dtypes import name_of
 from ..engine.control_flow.cond import cond
-from ..engine.graph import Tensor, Variable
+from ..engine.control_flow.scan import foldl, foldr, map_fn
+from ..engine.graph import Tensor, Variable, name_scope
 from ..engine.objects.floats import floatx
 from ..engine.ops.data_format import check_data_format
 from ..engine.ops.random import samplers as random
@@ -31,6 +32,19 @@ if TYPE_CHECKING:
     Shape = Sequence[int]
     SeedLike = int | SeedGenerator | None
     Branch = TensorLike | Callable[[], TensorLike]
+
+
+# --- the same in `ops` --------------------------------------------------------------------------------------------
+
+abs, all, any, cast, cos, dot = ops.abs, ops.all, ops.any, ops.cast, ops.cos, ops.dot
+elu, equal, exp, greater, greater_equal, less = ops.elu, ops.equal, ops.exp, ops.greater, ops.greater_equal, ops.less
+less_equal, log, max, maximum, mean, min = ops.less_equal, ops.log, ops.max, ops.maximum, ops.mean, ops.min
+minimum, not_equal, one_hot, prod = ops.minimum, ops.not_equal, ops.one_hot, ops.prod
+reshape, round = ops.reshape, ops.round
+shape, sigmoid, sign, sin, softmax, softplus = ops.shape, ops.sigmoid, ops.sign, ops.sin, ops.softmax, ops.softplus
+softsign, square, stack, stop_gradient = ops.softsign, ops.square, ops.stack, ops.stop_gradient
+sum, tanh = ops.sum, ops.tanh
+tile, transpose = ops.tile, ops.transpose
 
 
 # --- values and variables -----------------------------------------------------------------------------------------
@@ -331,7 +345,7 @@ def batch_dot(x: TensorLike, y: TensorLike, axes: int | Sequence[int] | None = N
     """
     x, y = ops.convert_to_tensor(x), ops.convert_to_tensor(y)
     ranks = [ndim(x) or 0, ndim(y) or 0]
-    if min(ranks) < 2:
+    if ranks[0] < 2 or ranks[1] < 2:
         raise ValueError(f"K.batch_dot: x and y need a batch and another axis, got shapes {x.shape} and {y.shape}.")
     given = (-1, -1 if ranks[1] == 2 else -2) if axes is None else (axes, axes) if isinstance(axes, int) else axes
     first, second = (axis % rank for axis, rank in zip(given, ranks, strict=True))
@@ -536,3 +550,21 @@ def ctc_batch_cost(
     lengths = [ops.cast(ops.squeeze(length, axis=-1), "int32") for length in (label_length, input_length)]
     blank = (int_shape(y_pred) or (0,))[-1]
     return ops.expand_dims(ops.ctc_loss(ops.cast(y_true, "int32"), logits, *lengths, mask_index=(blank or 0) - 1), 1)
+
+
+__all__ = [
+    "abs", "all", "any", "arange", "argmax", "argmin", "batch_dot", "batch_flatten", "batch_get_value",
+    "batch_normalization", "batch_set_value", "bias_add", "binary_crossentropy", "cast", "cast_to_floatx",
+    "categorical_crossentropy", "clip", "concatenate", "constant", "conv1d", "conv2d", "conv3d", "cos",
+    "count_params", "ctc_batch_cost", "cumprod", "cumsum", "depthwise_conv2d", "dot", "dropout", "dtype", "elu",
+    "equal", "eval", "exp", "expand_dims", "eye", "flatten", "foldl", "foldr", "gather", "get_value", "greater",
+    "greater_equal", "hard_sigmoid", "in_top_k", "int_shape", "is_sparse", "l2_normalize", "less", "less_equal",
+    "log", "map_fn", "max", "maximum", "mean", "min", "minimum", "moving_average_update", "name_scope", "ndim",
+    "not_equal", "one_hot", "ones", "ones_like", "permute_dimensions", "pool2d", "pool3d", "pow", "prod",
+    "random_bernoulli", "random_normal", "random_normal_variable", "random_uniform", "random_uniform_variable",
+    "relu", "repeat", "repeat_elements", "reshape", "resize_images", "reverse", "round", "separable_conv2d",
+    "set_value", "shape", "sigmoid", "sign", "sin", "softmax", "softplus", "softsign",
+    "sparse_categorical_crossentropy", "spatial_2d_padding", "sqrt", "square", "squeeze", "stack", "std",
+    "stop_gradient", "sum", "switch", "tanh", "temporal_padding", "tile", "to_dense", "transpose",
+    "truncated_normal", "update", "update_add", "update_sub", "var", "variable", "zeros", "zeros_like",
+]  # fmt: skip
