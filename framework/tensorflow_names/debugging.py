@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, as_dtype
 from ...engine.graph import Operation, Tensor
+from ...engine.graph.tracebacks import disable_traceback_filtering as disable_traceback_filtering
+from ...engine.graph.tracebacks import enable_traceback_filtering as enable_traceback_filtering
+from ...engine.graph.tracebacks import is_traceback_filtering_enabled as is_traceback_filtering_enabled
 from ...engine.ops.base import TensorLike
 from ...engine.runtime.numerics import disable_check_numerics as disable_check_numerics
 from ...engine.runtime.numerics import enable_check_numerics as enable_check_numerics
@@ -128,6 +131,9 @@ __all__ = [
     "assert_type",
     "check_numerics",
     "disable_check_numerics",
+    "disable_traceback_filtering",
     "enable_check_numerics",
+    "enable_traceback_filtering",
     "is_numeric_tensor",
+    "is_traceback_filtering_enabled",
 ]

@@ -247,8 +247,10 @@ def test_the_names_of_keras_for_settings():
     assert ab.config.image_data_format() == "channels_first"
     ab.config.disable_traceback_filtering()
     assert not ab.config.is_traceback_filtering_enabled()
-    ab.config.enable_traceback_filtering()
+    assert not tf.debugging.is_traceback_filtering_enabled()
+    tf.debugging.enable_traceback_filtering()
     assert ab.config.is_traceback_filtering_enabled()
+    assert tf.debugging.disable_traceback_filtering is ab.config.disable_traceback_filtering
 
 
 def test_small_utils():
