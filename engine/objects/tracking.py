@@ -86,7 +86,7 @@ class Dated:
 
         def __setattr__(self, name: str, value: object) -> None:
             object.__setattr__(self, name, value)
-            if isinstance(value, _DATED_OR_CONTAINERS) and name not in self._first_held:
+            if type(value) not in _PLAIN and isinstance(value, _DATED_OR_CONTAINERS) and name not in self._first_held:
                 vars(self).setdefault("_first_held", {})[name] = next(_numbers)
 
     def _held_by_age(self, kind: type[_Dated], without: frozenset[str]) -> list[_Dated]:
