@@ -96,10 +96,11 @@ class Dated:
         lists to which layers are appended in turn have the order of the appends, as in Keras.
         """
         ages: dict[int, tuple[int, _Dated]] = {}
-        for name, value in vars(self).items():
-            if type(value) in _PLAIN or name in without:
+        attributes = vars(self)
+        for name, first in self._first_held.items():
+            if name in without:
                 continue
-            for age, item in _aged(value, kind, self._first_held.get(name, 0)):
+            for age, item in _aged(attributes.get(name), kind, first):
                 if id(item) not in ages or age < ages[id(item)][0]:
                     ages[id(item)] = age, item
         return [item for _, item in sorted(ages.values(), key=itemgetter(0))]
