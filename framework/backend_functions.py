@@ -19,6 +19,7 @@ from ..engine.graph import Tensor, Variable, name_scope
 from ..engine.objects.floats import floatx
 from ..engine.ops.data_format import check_data_format
 from ..engine.ops.random import samplers as random
+from ..layers.core.merging import batch_products
 from .config import epsilon
 from .utils import is_keras_tensor
 
@@ -44,7 +45,9 @@ reshape, round = ops.reshape, ops.round
 shape, sigmoid, sign, sin, softmax, softplus = ops.shape, ops.sigmoid, ops.sign, ops.sin, ops.softmax, ops.softplus
 softsign, square, stack, stop_gradient = ops.softsign, ops.square, ops.stack, ops.stop_gradient
 sum, tanh = ops.sum, ops.tanh
-tile, transpose = ops.tile, ops.transpose
+tile, transpose, var, std = ops.tile, ops.transpose, ops.var, ops.std
+binary_crossentropy, categorical_crossentropy = ops.binary_crossentropy, ops.categorical_crossentropy
+l2_normalize = ops.l2_normalize
 
 
 # --- values and variables -----------------------------------------------------------------------------------------
@@ -95,6 +98,9 @@ def get_value(x: TensorLike) -> Array:
     return np.asarray(x)
 
 
+eval = get_value
+
+
 def set_value(x: Variable, value: TensorLike) -> None:
     """Set the value of a variable."""
     x.assign(ops.cast(ops.convert_to_tensor(value), x.dtype))
@@ -109,11 +115,6 @@ def batch_set_value(tuples: Sequence[tuple[Variable, TensorLike]]) -> None:
     """Set the values of several variables."""
     for x, value in tuples:
         set_value(x, value)
-
-
-def eval(x: TensorLike) -> Array:
-    """Return the value of a variable or tensor as a NumPy array."""
-    return get_value(x)
 
 
 def update(x: Variable, new_x: TensorLike) -> Tensor:
@@ -316,22 +317,6 @@ def relu(x: TensorLike, alpha: float = 0.0, max_value: float | None = None, thre
     return above - alpha * ops.relu(threshold - x) if alpha else above
 
 
-def l2_normalize(x: TensorLike, axis: Axis = None) -> Tensor:
-    """Divide by the Euclidean norm along axes."""
-    x = ops.convert_to_tensor(x)
-    return x * ops.rsqrt(ops.maximum(ops.sum(x * x, axis=axis, keepdims=True), 1e-12))
-
-
-def var(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return the variance."""
-    return ops.var(x, axis=axis, keepdims=keepdims)
-
-
-def std(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return the standard deviation."""
-    return ops.std(x, axis=axis, keepdims=keepdims)
-
-
 def batch_dot(x: TensorLike, y: TensorLike, axes: int | Sequence[int] | None = None) -> Tensor:
     """Return products of the entries of two batches, summed over an axis of each, as ``layers.Dot``.
 
@@ -351,13 +336,7 @@ def batch_dot(x: TensorLike, y: TensorLike, axes: int | Sequence[int] | None = N
     first, second = (axis % rank for axis, rank in zip(given, ranks, strict=True))
     if first == 0 or second == 0:
         raise ValueError(f"K.batch_dot: axes={axes} has the batch's axis 0. Sums go over other axes.")
-    letters = iter("bcdefghijklmnopq")
-    left = ["a", *[next(letters) for _ in range(ranks[0] - 1)]]
-    right = ["a", *[next(letters) for _ in range(ranks[1] - 1)]]
-    right[second] = left[first]
-    kept = [each for each in left[1:] if each != left[first]] + [each for each in right[1:] if each != left[first]]
-    found = ops.einsum(f"{''.join(left)},{''.join(right)}->{''.join(['a', *kept])}", x, y)
-    return found if kept else ops.expand_dims(found, 1)
+    return batch_products(x, y, first, second)
 
 
 def in_top_k(predictions: TensorLike, targets: TensorLike, k: int) -> Tensor:
@@ -438,18 +417,6 @@ def resize_images(
 
 
 # --- losses -------------------------------------------------------------------------------------------------------
-
-
-def binary_crossentropy(target: TensorLike, output: TensorLike, from_logits: bool = False) -> Tensor:
-    """Return the cross-entropy of each element."""
-    return ops.binary_crossentropy(target, output, from_logits=from_logits)
-
-
-def categorical_crossentropy(
-    target: TensorLike, output: TensorLike, from_logits: bool = False, axis: int = -1
-) -> Tensor:
-    """Return the cross-entropy of each row of probabilities with its target, one-hot or a distribution."""
-    return ops.categorical_crossentropy(target, output, from_logits=from_logits, axis=axis)
 
 
 def sparse_categorical_crossentropy(

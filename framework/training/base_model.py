@@ -67,7 +67,7 @@ class CutSteps(Protocol):
 class BaseModel(Layer):
     """A layer with the methods out of which steps are built. `PassMethods` and `Trainer` add those that run them.
 
-    What is below `Model`, and is handed one, takes it as a `BaseModel`.
+    Modules below `Model` take models as this type.
     """
 
     history: BaseHistory | None = None

@@ -273,6 +273,16 @@ class Concatenate(Merge):
         return ops.concatenate(whole, axis=self.axis % rank)
 
 
+def batch_products(x: Tensor, y: Tensor, x_axis: int, y_axis: int) -> Tensor:
+    """Return products of the entries of two batches, summed over an axis of each; (batch, 1) where no other is left."""
+    letters = iter("cdefghijklmnopqrstuvwxyz")
+    left, right = (["a", *(next(letters) for _ in (tensor.shape or ())[1:])] for tensor in (x, y))
+    left[x_axis] = right[y_axis] = "b"
+    kept = [letter for letter in (*left, *right[1:]) if letter != "b"]
+    output = ops.einsum(f"{''.join(left)},{''.join(right)}->{''.join(kept)}", x, y)
+    return ops.expand_dims(output, 1) if len(kept) == 1 else output
+
+
 @config_from_signature()
 class Dot(Merge):
     """Dot products of two inputs, sample by sample.
@@ -316,13 +326,7 @@ class Dot(Merge):
         x_axis, y_axis = self._axes(x_rank, y_rank)
         if self.normalize:
             x, y = ops.l2_normalize(x, axis=x_axis), ops.l2_normalize(y, axis=y_axis)
-        letters = iter("cdefghijklmnopqrstuvwxyz")
-        left = ["a", *(next(letters) for _ in range(x_rank - 1))]
-        right = ["a", *(next(letters) for _ in range(y_rank - 1))]
-        left[x_axis] = right[y_axis] = "b"
-        kept = [letter for letter in (*left, *right[1:]) if letter != "b"]
-        output = ops.einsum(f"{''.join(left)},{''.join(right)}->{''.join(kept)}", x, y)
-        return ops.expand_dims(output, 1) if len(kept) == 1 else output
+        return batch_products(x, y, x_axis, y_axis)
 
     def compute_mask(
         self, inputs: Sequence[TensorLike], mask: Sequence[TensorLike | None] | None = None

@@ -1,7 +1,7 @@
 """Growth of the work of preparing a step with its program: twice the program, about twice the calls of functions.
 
 Calls are counted, not time: they are the same in each run. What would be quadratic makes four times as many.
-What happens now and then is left out: garbage of other tests is collected, or room is made among kept kernels.
+The counts leave out what happens now and then, such as collections of garbage, or making room among kept kernels.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...common.quick_dataclass import dataclass
+from ...graph.search import reached
 from ...graph.spec import Spec, TensorSpec
 from ..base import Op
 
@@ -60,14 +61,8 @@ class Fused(Op):
 
     def giving(self, results: tuple[int, ...]) -> tuple[list[int], Fused]:
         """Return an op that computes certain values and nothing else, and the numbers of the inputs that it takes."""
-        needed: set[int] = set()
-        pending = list(results)
-        while pending:
-            value = pending.pop()
-            if value not in needed:
-                needed.add(value)
-                pending.extend(self.steps[value - self.input_count][1] if value >= self.input_count else ())
-        values = sorted(needed)
+        count = self.input_count
+        values = sorted(reached(results, lambda value: self.steps[value - count][1] if value >= count else ()))
         place_of = {value: place for place, value in enumerate(values)}
         inputs = [value for value in values if value < self.input_count]
         taken = [self.steps[value - self.input_count] for value in values[len(inputs) :]]
