@@ -68,7 +68,7 @@ def explain(
 
 def _traced(function: Function, feeds: Sequence[Any] | Mapping[Any, Any]) -> tuple[list[Any], list[Any]]:
     """Return the fetches and feeds of the latest trace of a function."""
-    if feeds:
+    if not isinstance(feeds, (Sequence, Mapping)) or feeds:
         raise TypeError(
             "explain() of a function explains the graph that its latest call has traced, and takes no feeds. Call the "
             "function on what it is to be explained for, and then explain it."
