@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ..common.identity import is_among
@@ -43,6 +43,26 @@ def uses_among(operations: Iterable[Operation]) -> dict[Symbol, list[tuple[Opera
             for position, tensor in enumerate(operation.inputs):
                 found.setdefault(tensor, []).append((operation, position))
     return found
+
+
+def take_out_rows(region: Region) -> None:
+    """Take rows at known positions of captured tensors before a loop, so that its gradient adds up nothing but them.
+
+    ``bias[1]`` in the body of a loop is the same in each iteration. Inside, the gradient would record a row, and where
+    it belongs, for each iteration.
+    """
+    captured = {parameter for _, parameter in region.captures}
+    found = [operation for operation in region.operations if _is_row_of(operation, captured)]
+    if found:
+        region.take_out(found)
+
+
+def _is_row_of(operation: Operation, captured: Collection[Symbol]) -> bool:
+    """Test whether an operation is a row, at a position that is no tensor, of one of `captured`, and cannot fail."""
+    if len(operation.inputs) != 1 or operation.inputs[0] not in captured or not operation.op.takes_rows(()):
+        return False
+    is_bound = operation.device or operation.colocations or operation.control_inputs
+    return not is_bound and operation.op.cannot_fail(*operation.inputs)
 
 
 def is_table(tensor: Symbol, uses: Uses) -> bool:

@@ -33,7 +33,7 @@ from .region_op import (
     settle_variables,
     zeros_cotangent,
 )
-from .sparse_captures import Uses, is_table, rows_of
+from .sparse_captures import Uses, is_table, rows_of, take_out_rows
 from .tensor_array import TensorArray
 
 _MOST_RETRACES = 8
@@ -264,6 +264,7 @@ def build_while(
         raise RuntimeError("This is a bug in anabranch: the shapes of a loop did not settle. Please report it.")
     test = _trace(graph, "cond", current, names, None, lambda values: [_as_condition(condition(values))])
     settle_variables((test, body), repeats=True)
+    take_out_rows(body)
     op = While(test, body, parallel_iterations, swap_memory)
     with graph.control_dependencies([*test.settled_waits(), *body.settled_waits()]):
         return graph.add(op, [*inits, *op.captured_inputs()], "while")

@@ -114,6 +114,20 @@ class Region(Graph):
         """Move into another graph (for passes, which see to the captures)."""
         self._parent = parent
 
+    def take_out(self, operations: Sequence[Operation]) -> None:
+        """Compute operations with one result, over captured values alone, around the region and capture the results."""
+        sources = dict.fromkeys(tensor for operation in operations for tensor in operation.inputs)
+        for operation in operations:
+            (result,) = operation.outputs
+            outers = tuple([outer for tensor in operation.inputs if (outer := self.outer_of(tensor)) is not None])
+            outside = self._parent._append(operation.op, outers, (result.spec,), operation.name, operation.location)
+            operation.op, operation.inputs = Parameter(result.spec), ()
+            self.captures.append((outside.outputs[0], result))
+        used = {tensor for operation in self.operations for tensor in operation.inputs}.union(self.results)
+        unused = {tensor.operation for tensor in sources if tensor not in used}
+        self.drop_captures({parameter for _, parameter in self.captures if parameter.operation not in unused})
+        self.keep_only([operation for operation in self.operations if operation not in unused])
+
     def drop_captures(self, used: Collection[Symbol]) -> None:
         """Capture no longer what has no parameter among `used` (for passes, which see to the holder's inputs)."""
         self.captures = [pair for pair in self.captures if pair[1] in used]

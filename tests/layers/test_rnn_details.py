@@ -128,3 +128,13 @@ def test_masks_of_steps_must_fit() -> None:
 def test_refused_implementations() -> None:
     with pytest.raises(ValueError, match="LSTMCell: implementation must be 1 or 2, got 3"):
         layers.LSTM(2, implementation=3)
+
+
+def test_training_of_a_gru_has_no_loop_in_python():
+    model = ab.Sequential([layers.GRU(8)])
+    x = np.random.default_rng(0).normal(size=(4, 70, 3)).astype("float32")
+    model.compile("sgd", "mse")
+    model(x)
+    report = str(model.explain(x, np.zeros((4, 8), "float32"), kind="train", passes=True))
+    assert report.count("is one native function") == 2
+    assert "runs in Python" not in report
