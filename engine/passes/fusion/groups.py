@@ -414,7 +414,10 @@ class Block:
         return True
 
     def _embedding(self, group: Group, other: Group) -> Embedding | None:
-        """Return the place of the smaller group in the other's space, by a value of `other` that `group` takes."""
+        """Return the place of the smaller group in the other's space, by a value of `other` that `group` takes.
+
+        Values that are the same part of two arrays fill neither space, but these have the same axes.
+        """
         small, _ = _by_size(group, other)
         for member in reversed(group.members):
             for tensor, layout in zip(self.taken(member), group.placed[member].inputs, strict=True):
@@ -423,7 +426,10 @@ class Block:
                     found = Embedding(layout, made) if small is group else Embedding(made, layout)
                     if found.is_whole(small.space.size):
                         return found
-        return None
+        space = group.space
+        if space.parts is None or (space.size, space.parts) != (other.space.size, other.space.parts):
+            return None
+        return Embedding(((1, space.size),), ((1, space.size),))
 
     def _agreed(self, group: Group, other: Group, placed: dict[Operation, Placed], space: Space) -> Space | None:
         """Return the space of both groups; None if one takes a value elsewhere than where the other computes it."""

@@ -25,6 +25,7 @@ from ...ops.arrays.shaping import ExpandDims, Reshape, Squeeze
 from ...ops.base import Cast, Constant, build, convert_to_tensor
 from ...ops.containers.tensor_arrays import ArrayRead, ArrayReadOrZeros, ArrayStackLike, ArrayUnstack
 from ...ops.linear_algebra.products import FlattenRows, MatMul
+from ...ops.math.elementwise import Add
 from ..framework.assign import on_one_device
 from ..framework.log import is_recording, note_change, note_kept
 from ..framework.switches import is_on
@@ -164,7 +165,7 @@ class _Group:
         if isinstance(operation.op, (GetItem, Split, Reshape, ExpandDims, Squeeze, FlattenRows, Transpose)):
             return False  # views cost nothing where they are
         if operation.op.elementwise and not self._only_counts(operation):
-            return False  # in the loop it is part of a kernel
+            return self._finishes_product(operation)  # others are part of a kernel in the loop
         small = machine_profile().batched_elements
         trips = self.loop.known_trips or small
         return all(size_of(tensor) <= small and size_of(tensor) * trips <= _MOST for tensor in computed)
@@ -185,6 +186,17 @@ class _Group:
         if is_recording():
             note_kept("fission", operation, "stays in the loop: it is as fast there, and takes less memory")
         return True
+
+    def _finishes_product(self, operation: Operation) -> bool:
+        """Test whether an operation adds what is the same in each iteration to a product that moves, and is used once.
+
+        So ``x[t] @ w + b`` leaves the loop whole: the sum takes the place of the product, and no time of its own.
+        """
+        free = [tensor for tensor in operation.inputs if tensor in self.free]
+        if not isinstance(operation.op, Add) or len(free) != 1 or self.loop.uses[free[0]] != 1:
+            return False
+        (product,), (total,) = free, operation.outputs
+        return is_heavy(product.operation) and product.spec == total.spec and self._pays(product.operation, free)
 
     def _only_counts(self, operation: Operation) -> bool:
         """Test whether an operation takes counters and values that are the same in each iteration, and no elements."""
