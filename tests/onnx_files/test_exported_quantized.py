@@ -128,13 +128,15 @@ def test_factors_of_integer_products_are_unsigned(make: Callable[[], Any], tmp_p
     assert onnx.TensorProto.INT8 not in kinds.values()
 
 
-def test_integers_at_their_limits_are_multiplied_exactly(tmp_path: Path):
+@pytest.mark.parametrize("inputs_scale", [None, 127.0])
+def test_integers_at_their_limits_are_multiplied_exactly(inputs_scale: float | None, tmp_path: Path):
     rng = np.random.default_rng(0)
     kernel = rng.choice(np.array([-128, -127, 127], "int8"), (64, 24))
     rows = rng.choice(np.array([-1.0, 1.0], "float32"), (5, 64))
     with ab.Graph().as_default():
         x: Any = ab.placeholder((None, 64), "float32")
-        y = quantized_matmul(x, ab.Variable(kernel, name="kernel"), ab.constant(np.full(24, 127, "float32")))
+        fixed = None if inputs_scale is None else ab.constant(np.float32(inputs_scale))
+        y = quantized_matmul(x, ab.Variable(kernel, name="kernel"), ab.constant(np.full(24, 127, "float32")), fixed)
         ab.onnx.export_graph(tmp_path / "model.onnx", {"x": x}, {"y": y})
     (found,) = run_file(tmp_path / "model.onnx", {"x": rows})
     exact = (rows * 127).astype("int64") @ kernel.astype("int64")

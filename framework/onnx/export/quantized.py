@@ -80,19 +80,26 @@ def _unsigned(w: Writer, kernel: str) -> str:
 def _between_quantizers(w: Writer, op: QuantizedMatMul, rows: str, kernel: str, scale: str, inputs_scale: float) -> str:
     """Return a product with fixed scales of both sides as ``QuantizeLinear`` and ``DequantizeLinear`` around a product.
 
-    Runtimes compute it by integers. What the scale takes out of range is cut off before, at the op's limits.
+    Runtimes compute it by integers, which are unsigned for the reason of `_integer_product`. What the scale takes out of
+    range is cut off before, at the op's limits.
     """
     step = w.constant(np.array(1 / inputs_scale, FLOAT))
-    zero = w.constant(np.array(0, "int8"))
+    zero = w.constant(np.array(_MIDDLE, "uint8"))
     rows = w.cast(rows, FLOAT)
     limits = [w.constant(np.array(limit / inputs_scale, FLOAT)) for limit in (op.low, op.high)]
     inside = w.where(w.add("IsNaN", rows, dtype=BOOL), rows, w.add("Clip", rows, *limits))
-    rounded = w.add("QuantizeLinear", inside, step, zero, dtype=np.dtype("int8"))
+    rounded = w.add("QuantizeLinear", inside, step, zero, dtype=np.dtype("uint8"))
     left = w.add("DequantizeLinear", rounded, step, zero, dtype=FLOAT)
     scale = w.cast(scale, FLOAT)
     known = w.known(scale)
-    steps = w.add("Reciprocal", scale) if known is None else w.constant(1 / known, name=f"{scale}/step")
-    right = w.add("DequantizeLinear", kernel, steps, dtype=FLOAT, axis=1)
+    if known is None:
+        steps = w.add("Reciprocal", scale)
+        zeros = w.add("Add", w.zeros(w.dim(scale, 0), "uint8"), zero)
+    else:
+        steps = w.constant(1 / known, name=f"{scale}/step")
+        zeros = w.constant(np.full(known.shape, _MIDDLE, "uint8"))
+    unsigned = w.once(("unsigned", kernel), lambda: _unsigned(w, kernel))
+    right = w.add("DequantizeLinear", unsigned, steps, zeros, dtype=FLOAT, axis=1)
     return w.add("MatMul", left, right)
 
 
