@@ -239,7 +239,8 @@ def _model_proto(
         if spec.shape is None:
             raise OnnxError(f"Not even the rank of output {each!r} is known. Give it a shape with ops.reshape.")
         results.append(exporter.info(each, sizes[each]))
-    used = _used_names(exporter.nodes)
+    nodes = _needed_nodes(exporter.nodes, outputs)
+    used = _used_names(nodes)
     weights: dict[str, Array] = {}
     constants: list[NodeProto] = []
     for key, array in exporter.initializers.items():
@@ -253,12 +254,23 @@ def _model_proto(
         onnx.TensorProto(name=key, data_type=element_type(array.dtype), dims=array.shape)
         for key, array in weights.items()
     ]
-    graph = helper.make_graph([*constants, *exporter.nodes], name, infos, results, empty)
+    graph = helper.make_graph([*constants, *nodes], name, infos, results, empty)
     opsets = [helper.make_opsetid("", exporter.opset), *[helper.make_opsetid(each, 3) for each in exporter.domains]]
     model = helper.make_model(graph, opset_imports=opsets, producer_name="anabranch")
     model.ir_version = helper.find_min_ir_version_for(opsets[:1])
     name_dimensions(model)
     return BuiltModel(model, weights)
+
+
+def _needed_nodes(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
+    """Return the nodes on which `outputs` depend: what an operator replaces may have been written before it."""
+    used = set(outputs)
+    needed: list[NodeProto] = []
+    for node in reversed(nodes):
+        if not used.isdisjoint(node.output):
+            needed.append(node)
+            used |= _used_names([node])
+    return needed[::-1]
 
 
 def _used_names(nodes: Sequence[NodeProto]) -> set[str]:

@@ -49,6 +49,7 @@ def match(symbol: Symbol, pattern: Any, found: Bindings) -> Bindings | None:
         return match(operation.inputs[0], inner, {**found, "split": operation})
     if kind == "item":
         items, inner = rest
+        operation = outermost(symbol).operation  # rows of what a loop captures are taken before it
         if operation.type != "get_item" or attribute(operation, "items", tuple) != items:
             return None
         return match(operation.inputs[0], inner, found)

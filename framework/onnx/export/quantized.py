@@ -80,8 +80,8 @@ def _unsigned(w: Writer, kernel: str) -> str:
 def _between_quantizers(w: Writer, op: QuantizedMatMul, rows: str, kernel: str, scale: str, inputs_scale: float) -> str:
     """Return a product with fixed scales of both sides as ``QuantizeLinear`` and ``DequantizeLinear`` around a product.
 
-    Runtimes compute it by integers, which are unsigned for the reason of `_integer_product`. What the scale takes out of
-    range is cut off before, at the op's limits.
+    Runtimes compute it by integers, which are unsigned for the reason of `_integer_product`. What the scale takes out
+    of range is cut off before, at the op's limits.
     """
     step = w.constant(np.array(1 / inputs_scale, FLOAT))
     zero = w.constant(np.array(_MIDDLE, "uint8"))

@@ -225,11 +225,11 @@ def _is_whole(bound: Bindings) -> bool:
 
 
 def _outer(loop: LoopExport, symbol: Symbol | None) -> str | None:
-    """Return the value outside of the loop that a captured one is."""
-    captured = {parameter: outer for outer, parameter in loop.body.captures}
-    if symbol is None or symbol not in captured:
+    """Return the value outside of the loop that a captured one is, or one of which rows are captured."""
+    outer = symbol if symbol is None or symbol.graph is not loop.body else loop.body.outer_of(symbol)
+    if outer is None:
         return None
-    value = loop.w.values[captured[symbol]]
+    value = loop.w.values[outer]
     return value if isinstance(value, str) else None
 
 
