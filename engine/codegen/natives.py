@@ -28,6 +28,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "packed_mat_mul": ("matmul.gemm_bind", "bind_packed"),
     "add_rows": ("gather.row_sums", "rows_runner"),
     "add_to_rows": ("gather.row_sums", "add_runner"),
+    "adjugate": ("factorisation.general", "general_runner"),
     "assign_parts": ("gather.rows", "write_runner"),
     "assign_rows": ("gather.rows", "write_runner"),
     "average_pool": ("convolution.pooling", "bind_pooling"),

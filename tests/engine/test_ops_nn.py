@@ -304,6 +304,12 @@ def test_batch_normalization_of_unknown_rank():
         ops.batch_normalization(symbol(None), [0.0], [1.0], -1)
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((), 0), ((3,), 1), ((2, 3), -3)])
+def test_batch_normalization_along_no_axis(shape: tuple[int, ...], axis: int):
+    with pytest.raises(ValueError, match=rf"axis={axis} is out of range for an input of rank {len(shape)}"):
+        ops.batch_normalization(np.ones(shape), [0.0], [1.0], axis)
+
+
 def test_layer_and_rms_normalization():
     x = np.random.default_rng(0).normal(3, 2, (4, 6)).astype("float32")
     gamma, beta = np.arange(6, dtype="float32"), np.ones(6, "float32")

@@ -14,7 +14,7 @@ from ...graph.graph import Operation
 from ...graph.operation import op_of
 from ...ops.linear_algebra.cholesky import Cholesky
 from ...ops.linear_algebra.factorisations import LuFactor, Qr, SlogDet
-from ...ops.linear_algebra.matrices import Determinant, Inverse, LowerHalf, Solve
+from ...ops.linear_algebra.matrices import Adjugate, Determinant, Inverse, LowerHalf, Solve
 from ...ops.linear_algebra.triangular import CholeskyGradient, SolveTriangular
 from ...ops.math.comparison import Equal, Less, Where
 from ...ops.math.elementwise import Absolute
@@ -99,17 +99,42 @@ def _solve(context: FormContext, operation: Operation, inputs: Sequence[Value]) 
 
 def _inverse(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del operation
-    function, a = context.function, _square(inputs[0])
-    target = function.allocate_zeros(a.kind, a.shape)
-    size = a.shape[-1]
 
     def each(a: _Matrix, x: _Matrix) -> None:
-        with function.count(size) as k:
-            x.store(literal(1, x.kind), k, k)
         _eliminate(context, a, x)
         _substitute(context, a, x, is_lower=False)
 
-    return [_by_matrices(context, a, target, each)]
+    return [_of_identities(context, inputs[0], each)]
+
+
+def _adjugate(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print inverses multiplied by determinants; singular matrices fail, and are left to the operation."""
+    del operation
+    function, slot = context.function, context.function.slot(_square(inputs[0]).kind)
+
+    def each(a: _Matrix, x: _Matrix) -> None:
+        kind, size = a.kind, a.rows
+        function.store(kind, literal(1, kind), slot)
+        _eliminate(context, a, x, slot)
+        with function.count(size) as k:
+            function.store(kind, _compute(function, "fmul", kind, function.load(kind, slot), a.load(k, k)), slot)
+        _substitute(context, a, x, is_lower=False)
+        with function.count(size) as i, function.count(size) as j:
+            x.store(_compute(function, "fmul", kind, x.load(i, j), function.load(kind, slot)), i, j)
+
+    return [_of_identities(context, inputs[0], each)]
+
+
+def _of_identities(context: FormContext, value: Value, each: Callable[[_Matrix, _Matrix], None]) -> Array:
+    """Print code for each square matrix and an identity matrix of its size; return what becomes of the latter."""
+    function, a = context.function, _square(value)
+
+    def begun(a: _Matrix, x: _Matrix) -> None:
+        with function.count(x.rows) as k:
+            x.store(literal(1, x.kind), k, k)
+        each(a, x)
+
+    return _by_matrices(context, a, function.allocate_zeros(a.kind, a.shape), begun)
 
 
 def _determinant(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -466,6 +491,7 @@ def _reflect(vectors: _Matrix, j: str, scale: str, x: _Matrix, column: Size) -> 
 
 
 FORMS: dict[type[Any], Form] = {
+    Adjugate: _adjugate,
     Cholesky: _cholesky,
     CholeskyGradient: _cholesky_gradient,
     Determinant: _determinant,

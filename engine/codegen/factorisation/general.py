@@ -28,7 +28,7 @@ Runner = Callable[..., Any]
 
 
 def general_runner(operation: Operation) -> Runner | None:
-    """Return what runs a `Solve`, `Inverse`, `Determinant` or `SlogDet` on float32 or float64.
+    """Return what runs a `Solve`, `Inverse`, `Adjugate`, `Determinant` or `SlogDet` on single or double precision.
 
     Returns:
         The runner; None for other dtypes, and where NumPy is as quick.
@@ -90,6 +90,11 @@ def _determinants(x: Any) -> Any:
     return sign * np.exp(logarithm)
 
 
+def _adjugates(x: Any) -> Any:
+    inverses, determinants = _inverses(x), _determinants(x)
+    return None if inverses is None or determinants is None else inverses * determinants[..., None, None]
+
+
 def _signs_and_logarithms(x: Any) -> Any:
     pivots = _small("pivots", print_pivots, x, x.shape[:-1]) if _is_small(x) else _large_pivots(x)
     return None if pivots is None else _sign_and_logarithm(pivots)
@@ -142,6 +147,7 @@ def _sign_and_logarithm(pivots: Any) -> tuple[Any, Any]:
 
 # By the types of operations what gives their results in double precision, or None where NumPy is to compute them.
 _COMPUTED: dict[str, Runner] = {
+    "adjugate": _adjugates,
     "determinant": _determinants,
     "inverse": _inverses,
     "slogdet": _signs_and_logarithms,

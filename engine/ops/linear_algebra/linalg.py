@@ -24,10 +24,10 @@ from ..base import (
     normalize_axis,
     promote,
 )
-from ..math.comparison import equal, not_equal, where
+from ..math.comparison import not_equal
 from ..math.complex_numbers import absolute, conjugated, part_type
 from ..math.elementwise import multiply
-from ..math.mathematics import power, sqrt
+from ..math.mathematics import power, root_of_total
 from ..math.reduction import max, min, sum
 from .cholesky import cholesky
 from .einsum import einsum, tensordot
@@ -133,9 +133,7 @@ def cdist(x: TensorLike, y: TensorLike) -> Tensor:
     first, second = (None if tensor.shape is None else tensor.shape[-1] for tensor in (a, b))
     if first is not None and second is not None and first != second:
         raise ValueError(f"cdist: there is no distance between rows of {first} and of {second} elements.")
-    total = sum(_squared(expand_dims(a, -2) - expand_dims(b, -3)), -1)
-    same = equal(total, 0)
-    return where(same, zeros_like(total), sqrt(where(same, 1, total)))
+    return root_of_total(sum(_squared(expand_dims(a, -2) - expand_dims(b, -3)), -1))
 
 
 def cross(
@@ -173,6 +171,8 @@ def cross(
 def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Compute the norm of vectors (one `axis`) or matrices (two), as `numpy.linalg.norm`.
 
+    The gradient is 0 where the norm is 0.
+
     Args:
         ord: for vectors a number (None: 2, infinities allowed); for matrices None or "fro", "nuc" (the sum of the
             singular values), 2 or -2 (the largest or smallest of them), 1, -1, inf or -inf.
@@ -191,7 +191,7 @@ def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fals
         axis = tuple(range(tensor.ndim))
     axes = None if axis is None else tuple(axes_argument(axis))
     if axes is None or (ord is None and len(axes) <= 2):
-        return sqrt(sum(_squared(tensor), axes, keepdims))
+        return root_of_total(sum(_squared(tensor), axes, keepdims))
     if len(axes) == 1:
         return _vector_norm(tensor, ord, axes[0], keepdims)
     if len(axes) == 2:
@@ -210,7 +210,7 @@ def _vector_norm(x: Tensor, ord: Any, axis: int, keepdims: bool) -> Tensor:
     if ord == 0:
         return sum(cast(not_equal(x, 0), part_type(x.dtype)), axis, keepdims)
     if ord == 2:
-        return sqrt(sum(_squared(x), axis, keepdims))
+        return root_of_total(sum(_squared(x), axis, keepdims))
     size = absolute(x)
     if ord == 1:
         return sum(size, axis, keepdims)
@@ -218,12 +218,13 @@ def _vector_norm(x: Tensor, ord: Any, axis: int, keepdims: bool) -> Tensor:
         return max(size, axis, keepdims)
     if ord == -math.inf:
         return min(size, axis, keepdims)
-    return power(sum(power(size, ord), axis, keepdims), 1.0 / ord)
+    total = sum(power(size, ord), axis, keepdims)
+    return root_of_total(total, ord) if ord > 0 else power(total, 1.0 / ord)
 
 
 def _matrix_norm(x: Tensor, ord: Any, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     if ord == "fro":
-        return sqrt(sum(_squared(x), axes, keepdims))
+        return root_of_total(sum(_squared(x), axes, keepdims))
     if ord not in ("nuc", 1, -1, 2, -2, math.inf, -math.inf):
         raise ValueError(f"norm: ord={ord!r} is no norm of matrices; expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf.")
     if ord in ("nuc", 2, -2):

@@ -35,6 +35,7 @@ from ..base import (
 )
 from ..math.complex_numbers import conjugated
 from ..math.dtype_checks import check_dtype, check_floating
+from ..math.reduction import sum as total_of
 from ..run_time_shapes import sum_like
 from .products import BatchMatMul
 
@@ -183,7 +184,7 @@ class Solve(Op):
 
 @dataclass(frozen=True)
 class Determinant(Op):
-    """The determinants of square matrices. The gradient exists where the matrix can be inverted."""
+    """The determinants of square matrices. Their gradient exists where the matrix is singular, too."""
 
     never_fails: ClassVar[bool] = True
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
@@ -199,10 +200,8 @@ class Determinant(Op):
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
-        x, y = node.inputs[0], node.outputs[0]
         assert dy is not None
-        scale = expand_dims(dy * y, (-2, -1))
-        return (scale * swapaxes(apply(Inverse(), x), -1, -2),)
+        return (expand_dims(dy, (-2, -1)) * swapaxes(apply(Adjugate(), node.inputs[0]), -1, -2),)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -212,6 +211,54 @@ class Determinant(Op):
         yield Sample(cls(), [x[:0]], np.zeros(0, "float32"), (0,), label="empty")
         z = np.array([[1j, 2], [1, 1 - 1j]], "complex64")
         yield Sample(cls(), [z], np.complex64(-1 + 1j), (0,), label="complex")
+
+
+@dataclass(frozen=True)
+class Adjugate(Op):
+    """``det(x) * inv(x)``, which singular matrices have, too: the transposes of the derivatives of determinants.
+
+    Its own gradient exists where the matrix can be inverted.
+    """
+
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_factorised(self, "det", inputs[0])
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        try:
+            return xp.linalg.det(x)[..., None, None] * xp.linalg.inv(x)
+        except np.linalg.LinAlgError:
+            left, values, right = (part.conj() for part in xp.linalg.svd(x))
+        ones = xp.ones_like(values[..., :1])
+        smaller = xp.cumprod(xp.concatenate([ones, values[..., :0:-1]], -1), -1)[..., ::-1]
+        others = xp.cumprod(xp.concatenate([ones, values[..., :-1]], -1), -1) * smaller
+        phase = (xp.linalg.det(left) * xp.linalg.det(right)).conj()[..., None, None]
+        return phase * ((left * others[..., None, :]) @ right).swapaxes(-1, -2)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        x = node.inputs[0]
+        assert dy is not None
+        inverse = apply(Inverse(), x)
+        share = total_of(dy * inverse, (-2, -1), keepdims=True) * swapaxes(inverse, -1, -2)
+        apart = matrix_product(matrix_product(inverse, dy, transpose_a=True), inverse, transpose_b=True)
+        return (expand_dims(apply(Determinant(), x), (-2, -1)) * (share - apart),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[[2, 1], [1, 1]], [[1, 0], [0, 4]]], "float32")
+        expected = np.array([[[1, -1], [-1, 2]], [[4, 0], [0, 1]]], "float32")
+        yield Sample(cls(), [x], expected, (0,), label="stack")
+        yield Sample(cls(), [x[0]], expected[0], (0,), label="matrix")
+        yield Sample(cls(), [x[:0]], x[:0], (0,), label="empty")
+        singular = np.array([[1, 2], [3, 6]], "float32")
+        yield Sample(cls(), [singular], np.array([[6, -2], [-3, 1]], "float32"), (), label="singular")
+        z = np.array([[1j, 2], [1, 1 - 1j]], "complex64")
+        yield Sample(cls(), [z], np.array([[1 - 1j, -2], [-1, 1j]], "complex64"), (0,), label="complex")
 
 
 def hermitian_part(x: Any) -> Any:
@@ -312,6 +359,8 @@ def matrix_power(x: TensorLike, n: int) -> Tensor:
 
 def det(x: TensorLike) -> Tensor:
     """Compute the determinants of the square matrices in the last two axes.
+
+    Singular ones have gradients, too; second derivatives need matrices that can be inverted.
 
     Raises:
         ValueError: the matrices are not square.

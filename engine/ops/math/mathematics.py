@@ -421,6 +421,13 @@ def sqrt(x: TensorLike) -> Tensor:
     return apply(Sqrt(), as_floating(x))
 
 
+def root_of_total(total: Tensor, order: float = 2) -> Tensor:
+    """Compute roots of totals of powers, none of them negative. The gradient is 0, not infinite, where a total is 0."""
+    none = equal(total, 0)
+    some = where(none, 1, total)
+    return where(none, 0, sqrt(some) if order == 2 else power(some, 1.0 / order))
+
+
 def rsqrt(x: TensorLike) -> Tensor:
     """Compute ``1 / sqrt(x)``."""
     return apply(Rsqrt(), as_floating(x))

@@ -9,7 +9,7 @@ from ...common.dtypes import DTypeLike
 from ..base import Tensor, TensorLike, as_floating, cast, convert_to_tensor
 from .comparison import isnan, logical_not, where
 from .complex_numbers import absolute
-from .mathematics import sqrt
+from .mathematics import root_of_total
 from .reduced import AxisLike, widened
 from .reduction import all as all_true
 from .reduction import argmax, argmin, prod
@@ -125,7 +125,7 @@ def nanvar(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tens
 
 def nanstd(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     """Compute the standard deviation over `axis` (divided by n) of the elements that are not NaN. See `nanvar`."""
-    return sqrt(nanvar(x, axis, keepdims))
+    return root_of_total(nanvar(x, axis, keepdims))
 
 
 __all__ = [

@@ -209,8 +209,8 @@ def _pick(ordered: Tensor, shares: Tensor, count: Any, method: str, per_row: boo
         return at(ceil(place))
     low, high = at(floor(place)), at(ceil(place))
     fraction = 0.5 if method == "midpoint" else cast(place - floor(place), ordered.dtype)
-    # Equal ones may be infinite, and from minus infinity on nothing is near the number above it.
-    stays = logical_or(equal(low, high), logical_and(isinf(low), isfinite(high)))
+    # Infinite ones have no difference if they are equal, and from minus infinity on no number is nearer the next.
+    stays = logical_and(isinf(low), logical_or(equal(low, high), isfinite(high)))
     return low + where(stays, 0, high - low) * fraction
 
 

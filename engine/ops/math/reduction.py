@@ -32,9 +32,10 @@ from ..base import (
     convert_to_tensor,
 )
 from ..run_time_shapes import runtime_shape
+from .comparison import maximum
 from .complex_numbers import absolute
 from .dtype_checks import check_dtype, check_floating, check_holds
-from .mathematics import exp, sqrt
+from .mathematics import exp, root_of_total
 from .reduced import (
     Axes,
     AxisLike,
@@ -428,7 +429,8 @@ class LogSumExp(Reduction):
         (dy,) = cotangents
         x, y = node.inputs[0], node.outputs[0]
         assert dy is not None
-        weights = exp(x - restore_axes(y, x, self.axes, self.keepdims))
+        bounded = maximum(y, -dtypes.largest(y.dtype))  # minus infinity of nothing but minus infinities has gradient 0
+        weights = exp(x - restore_axes(bounded, x, self.axes, self.keepdims))
         return (restore_axes(dy, x, self.axes, self.keepdims) * weights,)
 
     @classmethod
@@ -572,8 +574,8 @@ def var(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
 
 
 def std(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """Compute the standard deviation over `axis` (divided by n). Its gradient does not exist where it is 0."""
-    return sqrt(var(x, axis, keepdims))
+    """Compute the standard deviation over `axis` (divided by n). Its gradient is 0 where it is 0."""
+    return root_of_total(var(x, axis, keepdims))
 
 
 __all__ = [

@@ -125,7 +125,7 @@ def corrcoef(x: TensorLike) -> Tensor:
         x: [variables, observations], or one variable as a vector. int64 counts as float64, other integers as float32.
 
     Returns:
-        [variables, variables], or a scalar for a vector; NaN for variables that do not vary.
+        [variables, variables], or a scalar for one variable; NaN for variables that do not vary.
 
     Raises:
         ValueError: `x` has other axes.
@@ -141,7 +141,7 @@ def corrcoef(x: TensorLike) -> Tensor:
     deviation = tensor - mean(tensor, axis=-1, keepdims=True)
     unit = deviation / sqrt(total_of(deviation * deviation, axis=-1, keepdims=True))
     products = matmul(unit, unit if tensor.ndim == 1 else transpose(unit))
-    return clip(products, -1, 1)
+    return clip(products[0, 0] if products.shape == (1, 1) else products, -1, 1)
 
 
 def _check_vectors(name: str, *specs: Any) -> None:

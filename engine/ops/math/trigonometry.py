@@ -12,6 +12,7 @@ from ...common.quick_dataclass import dataclass
 from ...graph.op import Cost
 from ..base import Operation, Sample, Tensor, TensorLike, TensorSpec, apply, as_floating, promote
 from ..run_time_shapes import sum_like
+from .comparison import equal, where
 from .elementwise import ElementwiseFunction, ElementwiseOp, check_dtype
 from .elementwise_samples import binary_samples, unary_samples
 from .mathematics import sqrt
@@ -201,7 +202,8 @@ class Arctan2(ElementwiseOp):
         (dy,) = cotangents
         y, x = node.inputs
         assert dy is not None
-        share = dy / (x * x + y * y)
+        square = x * x + y * y
+        share = dy / where(equal(square, 0), 1, square)
         return sum_like(share * x, y), sum_like(-(share * y), x)
 
     @classmethod
@@ -276,7 +278,7 @@ def arctanh(x: TensorLike) -> Tensor:
 
 
 def arctan2(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Compute the angle between the positive axis and the point with ordinate `x1` and abscissa `x2`, in [-pi, pi].
+    """Compute the angle of the point with ordinate `x1` and abscissa `x2`, in [-pi, pi]. Its gradient at (0, 0) is 0.
 
     >>> import anabranch as ab
     >>> ab.ops.arctan2([0.0, 1.0], [-1.0, 0.0])

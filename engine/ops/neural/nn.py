@@ -28,6 +28,7 @@ from ..base import (
     cast,
     convert_to_tensor,
     normalize_axes,
+    normalize_axis,
 )
 from ..linear_algebra.linalg import norm
 from ..math.comparison import clip, greater, greater_equal, maximum, minimum, where
@@ -140,7 +141,7 @@ def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
 def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """Return `x` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert, Unterthiner, Hochreiter, 2015)."""
     tensor = as_floating(x)
-    return where(greater(tensor, 0), tensor, alpha * expm1(minimum(tensor, 0)))
+    return where(greater(tensor, 0), tensor, alpha * expm1(_below(tensor)))
 
 
 def selu(x: TensorLike) -> Tensor:
@@ -151,7 +152,12 @@ def selu(x: TensorLike) -> Tensor:
 def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """Compute ``max(x, 0) + min(0, alpha * (exp(x / alpha) - 1))`` (Barron, 2017)."""
     tensor = as_floating(x)
-    return where(greater(tensor, 0), tensor, alpha * expm1(minimum(tensor, 0) / alpha))
+    return where(greater(tensor, 0), tensor, alpha * expm1(_below(tensor) / alpha))
+
+
+def _below(x: Tensor) -> Tensor:
+    """Return `x`, but 0 where it is positive. The gradient at 0 is 1; that of ``minimum(x, 0)`` is a half."""
+    return where(greater(x, 0), 0, x)
 
 
 def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
@@ -350,19 +356,17 @@ def batch_normalization(
         mean, variance, offset, scale: vectors, [features].
 
     Raises:
-        ValueError: the rank of `x` is unknown.
+        ValueError: the rank of `x` is unknown, or it has no such axis.
     """
     tensor = as_floating(x)
-    if tensor.ndim is None:
+    rank = tensor.ndim
+    if rank is None:
         raise ValueError("batch_normalization needs an input of known rank. Give the placeholder a shape.")
+    place = normalize_axis(axis, rank)
 
     def along_axis(vector: TensorLike) -> Tensor:
         value = convert_to_tensor(vector, tensor.dtype)
-        if axis in (-1, tensor.ndim - 1 if tensor.ndim else -1):
-            return value
-        shape = [1] * (tensor.ndim or 0)
-        shape[axis] = -1
-        return reshape(value, shape)
+        return value if place == rank - 1 else reshape(value, [-1 if each == place else 1 for each in range(rank)])
 
     factor = rsqrt(along_axis(variance) + epsilon)
     if scale is not None:
