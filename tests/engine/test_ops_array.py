@@ -317,6 +317,7 @@ def test_broadcast_to_runtime_shape_of_another_tensor_keeps_its_shape():
         (lambda x: axes.moveaxis(x, (0, 1), 0), ValueError, "as many different"),
         (lambda x: axes.roll(x, (1, 2, 3), (0, 1)), ValueError, "as many entries"),
         (lambda x: axes.rot90(x, 1, (0, -2)), ValueError, "different axes"),
+        (lambda x: axes.rot90(x, 1, (0,)), ValueError, "two different axes"),
         (lambda x: joining.concatenate([]), ValueError, "at least one"),
         (lambda x: joining.concatenate([x, x[0]]), ValueError, "as many axes"),
         (lambda x: joining.stack([x, x[0]]), ValueError, "same shape"),

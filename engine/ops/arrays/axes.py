@@ -324,12 +324,13 @@ def rot90(array: TensorLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tens
     """Return `array` turned by `k` quarter turns in the plane of two axes, from the first toward the second.
 
     Raises:
-        ValueError: the two axes are one and the same.
+        ValueError: the two axes are one and the same, or there are not two.
     """
     tensor = convert_to_tensor(array)
-    first, second = (normalize_axis(axis, tensor.ndim) for axis in axes)
-    if first == second:
+    places = [normalize_axis(axis, tensor.ndim) for axis in axes]
+    if len(places) != 2 or places[0] == places[1]:
         raise ValueError(f"rot90: axes={axes} must be two different axes.")
+    first, second = places
     if k % 4 == 2:
         return flip(tensor, (first, second))
     if k % 4 == 1:
