@@ -9,7 +9,7 @@ import numpy as np
 
 from ..common import dtypes
 from ..common.axes import normalize_axes, normalize_axis
-from ..common.dtypes import DType, DTypeLike, as_dtype, result_type
+from ..common.dtypes import DType, DTypeLike, as_dtype, is_differentiable, result_type
 from ..common.nest import is_sequence
 from ..common.operator_table import operator_functions
 from ..common.quick_dataclass import dataclass
@@ -556,6 +556,10 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """
     wanted = as_dtype(dtype)
     tensor = convert_to_tensor(x)
+    if isinstance(x, (float, complex, list, tuple)) and is_differentiable(wanted) and not holds_symbols(x):
+        number = tensor.dtype.kind != "T" and result_type(tensor.dtype, wanted) == wanted
+        if number:  # of Python: not rounded to the default dtype first
+            return convert_to_tensor(x, wanted)
     return tensor if tensor.dtype == wanted else apply(Cast(wanted), tensor)
 
 

@@ -228,18 +228,25 @@ def arange(
     if stop is None:
         start, stop = 0, start
     step = 1 if step is None else step
-    inputs = promote(start, stop, step)
-    wanted = inputs[0].dtype if dtype is None else as_dtype(dtype)
-    if dtype is None and wanted.kind == "f" and all(isinstance(each, (int, float)) for each in (start, stop, step)):
-        wanted = dtypes.default_float()
-        inputs = [convert_to_tensor(each, wanted) for each in (start, stop, step)]
+    given = (start, stop, step)
+    wanted = None if dtype is None else as_dtype(dtype)
+    if all(isinstance(each, (int, float)) for each in given):  # computed in double precision, as in NumPy
+        are_floats = any(isinstance(each, float) for each in given)
+        wanted = wanted or (dtypes.default_float() if are_floats else dtypes.int32)
+        whole = dtypes.int64 if wanted.itemsize == 8 else dtypes.int32
+        inputs = [convert_to_tensor(each, dtypes.float64 if are_floats else whole) for each in given]
+    else:
+        inputs = promote(*given)
+        wanted = wanted or inputs[0].dtype
+        if wanted == dtypes.float64:
+            inputs = [cast(each, wanted) for each in given]
     values = [constant_value(value) for value in inputs]
     if values[2] is not None and values[2] == 0:
         raise ValueError(f"arange(start={start}, stop={stop}, step=0): the step must not be zero.")
     if any(value is None for value in values):
         return convert_to_tensor(apply(Range(None), *inputs), wanted)
     size = _arange_size(*values)
-    if size <= _LARGEST_CONSTANT and not any(map(is_source, inputs, (start, stop, step))):
+    if size <= _LARGEST_CONSTANT and not any(map(is_source, inputs, given)):
         return make_constant(_arange(np, *values).astype(wanted))
     return convert_to_tensor(apply(Range(size), *inputs), wanted)
 

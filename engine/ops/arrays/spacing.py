@@ -12,10 +12,10 @@ from ...common.dtypes import DTypeLike, as_dtype
 from ...common.nest import is_integer
 from ...graph.spec import shape_text
 from ..base import Tensor, TensorLike, cast, convert_to_tensor, dtype_of, make_constant, normalize_axis, promote
-from ..math.comparison import isnan, where
+from ..math.comparison import equal, isnan, where
 from ..math.complex_numbers import absolute
 from ..math.elementwise import sign
-from ..math.mathematics import log10, power
+from ..math.mathematics import floor, log10, power
 from ..run_time_shapes import broadcast_like
 from .axes import flip, moveaxis
 from .creation import arange
@@ -198,9 +198,11 @@ def linspace(
     if num < 0:
         raise ValueError(f"linspace: num={num} must not be negative.")
     wanted = _result_dtype(start, stop, dtype)
+    whole = wanted.kind in "iu"
     first, last = promote(start, stop, floating=True)
-    if dtype is None and first.dtype != wanted:
-        first, last = convert_to_tensor(start, wanted), convert_to_tensor(stop, wanted)
+    computed = dtypes.float64 if whole else wanted if dtype is None else dtypes.result_type(first.dtype, wanted)
+    if first.dtype != computed:
+        first, last = cast(start, computed), cast(stop, computed)
     parts = num - 1 if endpoint else num
     total = last - first
     rank = None if total.shape is None else len(total.shape)
@@ -209,11 +211,16 @@ def linspace(
     share = (np.arange(num) / max(parts, 1)).astype("float64")
     if rank is None and axis != 0:
         raise ValueError(f"linspace(axis={axis}) needs start and stop of known rank.")
-    weights = make_constant(share.astype(first.dtype).reshape((-1,) + (1,) * ((rank or 0) - place)))
+    along = (-1,) + (1,) * ((rank or 0) - place)
+    weights = make_constant(share.astype(first.dtype).reshape(along))
     begin = expand_dims(broadcast_like(first, total), place)
     end = expand_dims(broadcast_like(last, total), place)
-    # In this form, both ends come out exactly.
-    result = convert_to_tensor(begin * (1 - weights) + end * weights, wanted)
+    if whole:  # as in NumPy, which rounds down: numbers that are whole without rounding have to come out so
+        steps = make_constant(np.arange(num, dtype="float64").reshape(along))
+        values = floor(where(equal(weights, 1), end, begin + steps * (expand_dims(total, place) / max(parts, 1))))
+    else:
+        values = begin * (1 - weights) + end * weights  # in this form, both ends come out exactly
+    result = convert_to_tensor(values, wanted)
     if not retstep:
         return result
     return result, total / parts if parts > 0 else total * float("nan")
