@@ -129,6 +129,17 @@ def test_the_result_has_the_dtype_of_the_inputs(dtype: Any):
     assert mixed.dtype == np.float64
 
 
+@pytest.mark.parametrize("scale", [None, 0.01])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_products_beyond_float16_that_are_scaled_into_it(heads: int, scale: float | None):
+    keys = np.full((1, 3, 1, 64), 50, "float16")
+    keys[0, 1] = 49
+    queries = np.full((1, 2, heads, 64), 50, "float16")  # 50 * 50 * 64 is more than 65504
+    wide, narrow = (x.astype("float64") for x in (queries, np.repeat(keys, heads, 2)))
+    result = evaluate(lambda q, k: ops.dot_product_attention(q, k, k, scale=scale), queries, keys)
+    np.testing.assert_allclose(result, attended(wide, narrow, narrow, scale or 0.125), rtol=0.01)
+
+
 @pytest.mark.parametrize("heads", [(2, 2), (4, 2)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_gradients(heads: Any, causal: bool):

@@ -100,7 +100,13 @@ def _groups(query: Tensor, key: Tensor, value: Tensor) -> int:
 
 
 def _logits(query: Tensor, key: Tensor, groups: int, scale: Any) -> Tensor:
-    """Return logits [batch, heads, targets, sources], in float32 at least."""
+    """Return logits [batch, heads, targets, sources], in float32 at least.
+
+    Queries of float16 are scaled before the products, which float16 holds only up to 65504.
+    """
+    is_small = query.dtype == np.float16
+    if is_small:
+        query = cast(_scaled(query, key, scale), query.dtype)
     if groups == 1:
         products = einsum("btnh,bsnh->bnts", query, key)
     else:
@@ -108,12 +114,18 @@ def _logits(query: Tensor, key: Tensor, groups: int, scale: Any) -> Tensor:
         grouped = reshape(query, (batch, targets, heads // groups, groups, size))
         products = reshape(einsum("btkgh,bskh->bkgts", grouped, key), (batch, heads, targets, dim(key, 1)))
     logits = cast(products, result_type(products.dtype, dtypes.float32))
+    return logits if is_small else _scaled(logits, key, scale)
+
+
+def _scaled(x: Tensor, key: Tensor, scale: Any) -> Tensor:
+    """Return `x` times `scale`; if that is None, over the root of the size of keys."""
+    wide = result_type(x.dtype, dtypes.float32)
     if scale is not None:
-        return logits * convert_to_tensor(scale, logits.dtype)
+        return x * convert_to_tensor(scale, wide)
     size = dim(key, 3)
     if isinstance(size, int):
-        return logits * (1.0 / math.sqrt(size)) if size else logits
-    return logits * rsqrt(cast(size, logits.dtype))
+        return x * (1.0 / math.sqrt(size)) if size else x
+    return x * rsqrt(cast(size, wide))
 
 
 def _weighted(weights: Tensor, value: Tensor, groups: int) -> Tensor:
