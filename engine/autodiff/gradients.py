@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..common.nest import flatten, is_mapping, is_sequence
+from ..common.nest import flatten, is_mapping, is_nested, is_sequence, sorted_keys
 from ..graph.graph import Graph, get_default_graph
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
@@ -17,6 +17,7 @@ from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor, runs_now
 from ..ops.containers.cotangent import accumulate, resolved
+from ..ops.containers.indexed_slices import dense
 from ..ops.math.complex_numbers import conjugated
 from ..ops.run_time_shapes import broadcast_like, zeros_of
 from .backpropagate import backpropagate, dependent_tensors, reachable_operations, variable_reads
@@ -37,7 +38,7 @@ def gradients(
         ys: a tensor, or a structure of them, all of one graph, of floating or complex dtypes.
         xs: tensors or variables. The gradient with respect to a variable sums over all its reads. Inside a loop or
             branch, xs may also be outside it.
-        grad_ys: cotangents of `ys`, of their shapes; ones by default.
+        grad_ys: cotangents of `ys`, in their structure, or in a list; ones by default, and for None.
         stop_gradients: tensors that count as constants here.
         unconnected_gradients: what is returned for an x on which no y depends: "none" gives None, "zero" zeros.
         name: the name scope of the new operations.
@@ -71,19 +72,21 @@ def gradients(
         return regrouped(items, gradients(ys, expanded(items), grad_ys, stops, unconnected_gradients, name))
     if unconnected_gradients not in ("none", "zero"):
         raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {unconnected_gradients!r}.")
-    targets = [_as_target(y) for y in flatten(_dense(ys))]
+    ys = dense(ys)
+    targets = [_as_target(y) for y in flatten(ys)]
     if not targets:
         raise ValueError("gradients() needs at least one y.")
     zero = unconnected_gradients == "zero"
     if runs_now(targets):
-        given: list[Any] = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
+        given = cotangents_for(ys, grad_ys)
         _check_count(given, targets)
         sources, stops = ([_as_source(x) for x in flatten(each)] for each in (xs, stop_gradients))
         return gradients_of_values(targets, sources, given, stops, zero)
     graph = _graph_of(targets)
     symbols = [graph.capture(target) for target in targets]
     with graph.entered(), graph.name_scope(name):
-        seeds: dict[Symbol, Any] = {y: conjugated(seed) for y, seed in _seeds(symbols, grad_ys).items()}
+        given = cotangents_for(ys, grad_ys)
+        seeds: dict[Symbol, Any] = {y: conjugated(seed) for y, seed in _seeds(symbols, given).items()}
         sources, stops = ([_source_in(graph, _as_source(x)) for x in flatten(each)] for each in (xs, stop_gradients))
         # Inside a `StatelessScope` a variable also reads as what was assigned to it there.
         kept = [(number, substitute(x)) for number, x in enumerate(sources) if isinstance(x, Variable)]
@@ -106,6 +109,38 @@ def _graph_of(targets: list[Tensor]) -> Graph:
         if symbol.graph is not symbols[0].graph:
             raise ValueError(f"All ys must belong to one graph; {symbol!r} and {symbols[0]!r} do not.")
     return symbols[0].graph if symbols else get_default_graph()
+
+
+def cotangents_for(ys: Any, given: Any) -> list[Any]:
+    """Return a cotangent for each leaf of `ys`: None, which stands for ones, where `given` has None.
+
+    Args:
+        ys: a tensor, or a structure of them.
+        given: cotangents in the structure of `ys`, or in a list; lists of numbers count as arrays there.
+    """
+    if is_nested(ys):
+        aligned = _aligned(ys, given)
+        if aligned is not None:
+            return aligned
+    elif given is None:
+        return [None]
+    return list(given) if is_sequence(given) and not isinstance(given, IndexedSlices) else [given]
+
+
+def _aligned(ys: Any, given: Any) -> list[Any] | None:
+    """Return what `given` has in the places of the leaves of `ys`; None if it has another structure."""
+    if ys is None or given is None:
+        return [None] * len(flatten(ys))
+    if not is_nested(ys):
+        return [given]
+    if is_mapping(ys) and is_mapping(given) and ys.keys() == given.keys():
+        pairs = [(ys[key], given[key]) for key in sorted_keys(ys)]
+    elif is_sequence(ys) and is_sequence(given) and len(ys) == len(given):
+        pairs = list(zip(ys, given, strict=True))
+    else:
+        return None
+    parts = [_aligned(y, cotangent) for y, cotangent in pairs]
+    return None if None in parts else [leaf for part in parts for leaf in part or ()]
 
 
 def _check_count(given: Sequence[Any], targets: Sequence[Tensor]) -> None:
@@ -158,15 +193,6 @@ def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Symbol]:
     return dependent
 
 
-def _dense(structure: Any) -> Any:
-    """Return `structure` with tensors in the place of `IndexedSlices`."""
-    if isinstance(structure, IndexedSlices):
-        return structure.to_dense()
-    if is_mapping(structure):
-        return {key: _dense(item) for key, item in structure.items()}
-    return [_dense(item) for item in structure] if is_sequence(structure) else structure
-
-
 def _as_target(y: Any) -> Tensor:
     flow = getattr(y, "flow", y)
     tensor = convert_to_tensor(flow)
@@ -177,8 +203,7 @@ def _as_target(y: Any) -> Tensor:
     return tensor
 
 
-def _seeds(targets: list[Symbol], grad_ys: Any) -> dict[Symbol, Any]:
-    given: list[Any] = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
+def _seeds(targets: list[Symbol], given: list[Any]) -> dict[Symbol, Any]:
     _check_count(given, targets)
     seeds: dict[Symbol, Any] = {}
     for target, cotangent in zip(targets, given, strict=True):
@@ -190,10 +215,6 @@ def _seeds(targets: list[Symbol], grad_ys: Any) -> dict[Symbol, Any]:
                 raise ValueError(f"gradients: a grad_y of shape {seed.shape} was given for {target!r}.")
         seeds[target] = seeds[target] + seed if target in seeds else seed
     return seeds
-
-
-def _leaves_with_none(structure: Any) -> Sequence[Any]:
-    return structure if is_sequence(structure) and not isinstance(structure, IndexedSlices) else [structure]
 
 
 def _as_source(x: Any) -> Tensor | Variable:

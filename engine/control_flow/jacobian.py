@@ -16,10 +16,11 @@ from ..ops.arrays.creation import eye, zeros
 from ..ops.arrays.joining import concatenate, stack
 from ..ops.arrays.shaping import broadcast_to, ravel, reshape, shape, size
 from ..ops.base import apply, convert_to_tensor, runs_now
+from ..ops.containers.indexed_slices import dense
 from ..ops.math.reduction import sum as sum_of
 from ..ops.run_time_shapes import ZerosOfShape, runtime_shape
 from .scan import map_fn
-from .vectorized_map import batched_map, dense
+from .vectorized_map import batched_map
 
 
 def jacobian(ys: Any, xs: Any, unconnected_gradients: str = "none", parallel: bool = True) -> Any:

@@ -24,6 +24,7 @@ from ..ops.arrays.shaping import reshape
 from ..ops.arrays.shaping import shape as shape_of
 from ..ops.base import apply, convert_to_tensor
 from ..ops.checks import assert_true
+from ..ops.containers.indexed_slices import dense
 from ..ops.entrance import guard_entrances, symbol_in
 from ..ops.run_time_shapes import runtime_shape
 from .cond import cond
@@ -75,6 +76,7 @@ def _scan(
     f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, length: Any, reverse: bool, finds_sizes: bool
 ) -> tuple[Any, Any]:
     """Scan as `scan` does; without `finds_sizes`, results of no steps have 0 for sizes found only in the run."""
+    f = _with_dense_results(f)
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
     steps = _length("scan", sequences, length)
     if not isinstance(steps, Symbol) and symbol_in([init, sequences]) is None and not in_explicit_graph():
@@ -164,7 +166,7 @@ def _scan_values(
     carry, ys = rebuild(structure, carried.inits)[0], list[Any]()
     rows = [unstack(x, steps) if steps else [] for x in sequences]
     for position in reversed(range(steps)) if reverse else range(steps):
-        result = _checked_pair(f(carry, pack_as(xs, [row[position] for row in rows])))
+        result = f(carry, pack_as(xs, [row[position] for row in rows]))
         if not ys:
             check_value(result)
         carry = rebuild(structure, carried.checked((result[0],), carried.specs))[0]
@@ -189,11 +191,17 @@ def _no_results(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, se
     return pack_as(example, [zeros((0, *[dim or 0 for dim in shape or ()]), dtype) for shape, dtype in specs])
 
 
-def _checked_pair(result: object) -> Any:
-    if not is_sequence(result) or len(result) != 2:
-        got = "one tensor" if isinstance(result, Tensor) else type(result).__name__
-        raise TypeError(f"scan: f must return (carry, y), got {got}.")
-    return result
+def _with_dense_results(f: Callable[[Any, Any], object]) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Return `f` with tensors in the place of `IndexedSlices` in its second result: their fields can't be stacked."""
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        result = f(carry, x)
+        if not is_sequence(result) or len(result) != 2:
+            got = "one tensor" if isinstance(result, Tensor) else type(result).__name__
+            raise TypeError(f"scan: f must return (carry, y), got {got}.")
+        return result[0], dense(result[1])
+
+    return step
 
 
 ONE_ELEMENT = "It gets one element, which is a tuple where several tensors are given as one: lambda pair: f(*pair)."
@@ -339,8 +347,8 @@ def _trace_outputs(
     region = Region(get_default_graph(), "scan_shapes")
     with region.as_default():
         carry = map_structure(_as_carry, init)
-        result = _checked_pair(f(carry, pack_as(xs, [array.read(0) for array in inputs])))
-        example = map_structure(convert_to_tensor, result[1])
+        _, y = f(carry, pack_as(xs, [array.read(0) for array in inputs]))
+        example = map_structure(convert_to_tensor, y)
     return example, any(operation.writes for operation in region.operations)
 
 

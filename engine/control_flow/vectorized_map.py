@@ -9,16 +9,16 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..common.nest import flatten, is_mapping, is_sequence, map_structure, pack_as
+from ..common.nest import flatten, map_structure, pack_as
 from ..common.operator_table import operator_functions
 from ..graph.graph import Graph, graph_for
 from ..graph.region import Region
-from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, broadcast_shapes, shape_text
 from ..graph.tensor import Tensor
 from ..graph.tracebacks import short_tracebacks
 from ..ops.arrays.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
 from ..ops.base import convert_to_tensor, runs_now
+from ..ops.containers.indexed_slices import dense
 from ..ops.math.comparison import equal, where
 from .batching import Batch, CannotBatchError, Rules, SizesVaryError, Value, check_effects
 from .batching_regions import STRUCTURAL
@@ -99,33 +99,12 @@ def _batched_map(
         found = [batch.batched(value) for value in batch.run(region)]
     except CannotBatchError as error:
         mapped = map_rows if isinstance(error, SizesVaryError) else map_fn  # zeros may be no such values
-        return mapped(_dense_results(function), pack_as(elements, given)), [str(error)]
+        return mapped(function, pack_as(elements, given)), [str(error)]
     region.is_built = True  # what was computed in it is part of the program, in another form
     looped = [
         f"{operation.name!r} ({kind}, defined at {operation.location})" for kind, operation in rules.fallbacks.items()
     ]
     return pack_as(result, found), looped
-
-
-def _dense_results(function: Callable[..., Any]) -> Callable[..., Any]:
-    def with_dense_results(element: Any) -> Any:
-        return dense(function(element))
-
-    return with_dense_results
-
-
-def dense(structure: Any) -> Any:
-    """Return `structure` with tensors in the place of `IndexedSlices`, whose rows differ between examples."""
-    if isinstance(structure, IndexedSlices):
-        return structure.to_dense()
-    if is_mapping(structure):
-        return {key: dense(value) for key, value in structure.items()}
-    if not is_sequence(structure):
-        return structure
-    items = [dense(item) for item in structure]
-    if hasattr(structure, "_fields"):
-        return type(structure)(*items)
-    return tuple(items) if isinstance(structure, tuple) else items
 
 
 def _common_size(leaves: Sequence[Tensor]) -> DimLike:

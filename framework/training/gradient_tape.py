@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine import ops
 from ...engine.autodiff import gradients
+from ...engine.autodiff.custom_gradient import variable_read_by
+from ...engine.autodiff.gradients import cotangents_for
 from ...engine.autodiff.tape import Tape
 from ...engine.control_flow.jacobian import batch_jacobian, jacobian
 from ...engine.graph import (
@@ -67,8 +69,8 @@ class GradientTape:
         self.watch_accessed_variables = watch_accessed_variables
         self._tape = Tape(watch_accessed_variables)
         self._graph: Graph | None = None
-        self._start = 0
-        self._pauses: list[tuple[int, int]] = []
+        self._spans: list[range] = []  # the operations of the graph that were recorded, by their indices
+        self._begun: int | None = None  # where the open span began
         self._watched: list[Tensor | Variable] = []
         self._is_used = self._is_open = False
 
@@ -76,17 +78,22 @@ class GradientTape:
         if self._is_open:
             raise ValueError("GradientTape: `with tape:` is inside of another block of this tape. Make a second one.")
         self._is_open = True
-        self._begin()
+        graph = get_default_graph()
+        if graph is not self._graph:
+            self._graph = graph
+            self._spans.clear()
+        self._begun = len(graph.operations)
         self._tape.enter()
         return self
 
-    def _begin(self) -> None:
-        self._graph = get_default_graph()
-        self._start = len(self._graph.operations)
-
     def __exit__(self, *exception: object) -> None:
         self._is_open = False
+        self._spans, self._begun = self._recorded_spans(), None
         self._tape.leave()
+
+    def _recorded_spans(self) -> list[range]:
+        """Return what was recorded of the graph so far."""
+        return self._spans if self._begun is None else [*self._spans, range(self._begun, len(self._operations()))]
 
     def watch(self, tensor: Sources) -> None:
         """Record from now on what is computed from a tensor or variable (or a structure of them).
@@ -102,22 +109,34 @@ class GradientTape:
     def watched_variables(self) -> tuple[Variable, ...]:
         """Return the variables that were given to `watch`, and those that were read inside the block."""
         given = [item for item in self._watched if isinstance(item, Variable)]
-        return tuple(dict.fromkeys([*given, *self._tape.variables()]))
+        return tuple(dict.fromkeys([*given, *self._tape.variables(), *self._read_in_graph()]))
+
+    def _read_in_graph(self) -> list[Variable]:
+        """Return the trainable variables that recorded operations read, themselves or by an operation before them."""
+        if not self.watch_accessed_variables:
+            return []
+        operations = self._operations()
+        found: list[Variable] = []
+        for operation in [operations[index] for span in self._recorded_spans() for index in span]:
+            reads = [variable_read_by(tensor) for tensor in operation.inputs]
+            inside = [effect.resource for effect in operation.effects if isinstance(effect.resource, Variable)]
+            found += [variable for variable in (*reads, *inside) if variable is not None and variable.trainable]
+        return found
 
     def reset(self) -> None:
         """Begin again here: what was computed so far is constant."""
         self._tape.reset()
-        self._begin()
-        self._pauses.clear()
+        now = len(self._operations())
+        self._spans, self._begun = [range(now, now)], now if self._is_open else None
         self._watched.clear()
 
     @contextmanager
     def stop_recording(self) -> Generator[None]:
         """Stop recording inside of the block: its results are constants."""
-        first = len(self._operations())
+        self._spans, is_begun, self._begun = self._recorded_spans(), self._begun is not None, None
         with self._tape.paused():
             yield
-        self._pauses.append((first, len(self._operations())))
+        self._begun = len(self._operations()) if is_begun else None
 
     def gradient(
         self,
@@ -131,7 +150,7 @@ class GradientTape:
         Args:
             target: a tensor, or a structure of them.
             sources: a tensor or variable, or a structure of them.
-            output_gradients: cotangents of `target`, of its shapes; ones by default.
+            output_gradients: cotangents of `target`, in its structure, or in a list; ones by default, and for None.
             unconnected_gradients: for a source on which the target does not depend, "none" gives None, "zero" zeros.
 
         Returns:
@@ -149,23 +168,19 @@ class GradientTape:
         for role, given in (("target", targets), ("source", items)):
             for item in given:
                 _check_tensor(item, role)
+        seeds = cotangents_for(target, output_gradients)
+        if len(seeds) != len(targets):
+            raise ValueError(f"GradientTape.gradient(): {len(targets)} targets, but {len(seeds)} output_gradients.")
         if not any(isinstance(item, Symbol) for item in targets):
-            found = self._of_values(targets, items, output_gradients)
+            read = [self._read(item) for item in targets]
+            found = self._tape.gradient(read, [_flow_of(item) for item in items], seeds)
         else:
-            found = gradients(targets, items, output_gradients, self._constants(targets), absent)
+            found = gradients(targets, items, seeds, self._constants(targets), absent)
             found = [dx if self._watches(x) else None for x, dx in zip(items, found, strict=True)]
         if absent == "zero":
             found = [ops.zeros_like(x) if dx is None else dx for x, dx in zip(items, found, strict=True)]
         self._release()
         return _packed(sources, regrouped(wholes, found))
-
-    def _of_values(self, targets: Sequence[TensorLike], items: Sequence[object], seeds: Arrays | None) -> list[Any]:
-        given = [None] * len(targets) if seeds is None else flatten(seeds)
-        if len(given) != len(targets):
-            raise ValueError(f"GradientTape.gradient(): {len(targets)} targets, but {len(given)} output_gradients.")
-        return self._tape.gradient(
-            [self._read(target) for target in targets], [_flow_of(item) for item in items], given
-        )
 
     def _read(self, target: TensorLike) -> Tensor:
         """Return the tensor that is differentiated: of a variable its value, read as inside of the tape."""
@@ -253,8 +268,9 @@ class GradientTape:
         return list(found)
 
     def _is_recorded(self, operation: Operation) -> bool:
-        index = operation.index
-        return index >= self._start and not any(first <= index < last for first, last in self._pauses)
+        spans = self._recorded_spans()
+        # What is built behind the block counts, too: a mean of a loss, say.
+        return operation.index >= spans[-1].stop or any(operation.index in span for span in spans)
 
 
 def _packed(sources: Sources, found: list[object]) -> Any:
@@ -262,8 +278,15 @@ def _packed(sources: Sources, found: list[object]) -> Any:
 
 
 def unconnected_choice(unconnected_gradients: str | Enum) -> str:
-    """Return the word, from a word or an enum like ``tf.UnconnectedGradients``."""
-    return str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
+    """Return the word, from a word or an enum like ``tf.UnconnectedGradients``.
+
+    Raises:
+        ValueError: it is another word.
+    """
+    word = str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
+    if word not in ("none", "zero"):
+        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {unconnected_gradients!r}.")
+    return word
 
 
 def _flow_of(item: object) -> Any:

@@ -568,3 +568,37 @@ def test_rows_out_of_range():
     (slope,) = ab.gradients(ops.sum(ops.take(w, [ROWS], axis=0)), [w])
     with pytest.raises(IndexError, match=r"index 5 is out of bounds for axis 0 with size 5"):
         ab.Session().run(slope.to_dense())
+
+
+def test_rows_that_were_fetched_become_dense_where_graphs_are_built():
+    w = table()
+    (slope,) = ab.gradients(ops.sum(ops.take(w, IDS, axis=0)), [w])
+    rows = ab.Session().run(slope)
+    expected = np.zeros((ROWS, WIDTH))
+    np.add.at(expected, IDS, 1)
+    np.testing.assert_array_equal(ab.Session().run(rows.to_dense()), expected)
+    with eagerly():
+        np.testing.assert_array_equal(rows.to_dense(), expected)
+
+
+def _row_of(i: Any) -> IndexedSlices:
+    values = ops.reshape(ops.cast(i, "float64"), (1, 1)) + np.ones((1, WIDTH))
+    return IndexedSlices(values, ops.reshape(i, (1,)), ops.convert_to_tensor([ROWS, WIDTH], "int32"))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda ids: ab.map_fn(_row_of, ids),
+        lambda ids: ab.scan(lambda total, i: (total + i, {"row": _row_of(i)}), ops.zeros((), "int32"), ids)[1]["row"],
+        lambda ids: ab.vectorized_map(_row_of, ids),
+    ],
+    ids=["map_fn", "scan", "vectorized_map"],
+)
+def test_rows_that_a_loop_stacks_are_dense(loop: Callable[[Any], Any]):
+    expected = np.zeros((len(IDS), ROWS, WIDTH))
+    expected[np.arange(len(IDS)), IDS] = np.array(IDS)[:, None] + 1
+    ids = ab.placeholder((None,), "int32")
+    np.testing.assert_array_equal(ab.Session().run(loop(ids), {ids: IDS}), expected)
+    with eagerly():
+        np.testing.assert_array_equal(loop(ops.convert_to_tensor(IDS, "int32")), expected)

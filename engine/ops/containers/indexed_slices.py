@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...common.nest import is_mapping, is_sequence
 from ...common.quick_dataclass import dataclass
 from ...graph.context import in_explicit_graph
 from ...graph.graph import Operation, graph_for
@@ -83,7 +84,22 @@ class SlicesSum(PartialSum):
 def to_dense(slices: IndexedSlices) -> Tensor:
     """Return the whole tensor."""
     whole = convert_to_tensor(slices.whole_shape(), "int32")
-    return apply(PutRows(0, True, slices.shape), slices.values, slices.indices, whole)
+    values, indices = convert_to_tensor(slices.values), convert_to_tensor(slices.indices)  # which may be fetched arrays
+    return apply(PutRows(0, True, slices.shape), values, indices, whole)
+
+
+def dense(structure: Any) -> Any:
+    """Return `structure` with tensors in the place of `IndexedSlices`."""
+    if isinstance(structure, IndexedSlices):
+        return structure.to_dense()
+    if is_mapping(structure):
+        return {key: dense(value) for key, value in structure.items()}
+    if not is_sequence(structure):
+        return structure
+    items = [dense(item) for item in structure]
+    if hasattr(structure, "_fields"):
+        return type(structure)(*items)
+    return tuple(items) if isinstance(structure, tuple) else items
 
 
 def as_slices(cotangent: Any, like: Tensor) -> IndexedSlices:
