@@ -58,6 +58,7 @@ from ..ops.linear_algebra.einsum import Contraction
 from ..ops.linear_algebra.matrices import Solve
 from ..ops.linear_algebra.products import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul, product_of_rows
 from ..ops.linear_algebra.triangular import SolveTriangular
+from ..ops.math.complex_numbers import FromParts
 from ..ops.math.reduction import ArgExtremum, prod
 from ..ops.neural.quantized import QuantizedMatMul
 from ..ops.random.samplers import RandomOp
@@ -543,6 +544,7 @@ RULES: dict[type[Any], Rule] = {
     Pad: padded,
     **dict.fromkeys([Slice, SliceUpdate], window),
     **stacks.RULES,
+    FromParts: elementwise,
     # products
     **dict.fromkeys([MatMul, BatchMatMul], product),
     QuantizedMatMul: quantized_product,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..common.dtypes import DTypeLike, as_dtype
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
@@ -169,7 +171,8 @@ class TensorArray:
 
     def _element(self, value: Any) -> Tensor:
         is_number = isinstance(value, (bool, int, float, list, tuple))
-        return convert_to_tensor(value, self.dtype if is_number else None)
+        is_alike = isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind == self.dtype.kind  # as in `assign`
+        return convert_to_tensor(value, self.dtype if is_number or is_alike else None)
 
     def _element_spec(self) -> TensorSpec:
         spec = array_spec(self.flow)

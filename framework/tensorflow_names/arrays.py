@@ -131,8 +131,8 @@ def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
     return ops.reshape(tensor, shape)
 
 
-def roll(input: TensorLike, shift: int | Sequence[int] | Tensor, axis: int, name: str | None = None) -> Tensor:
-    """Move elements on along an axis; those at the end come first."""
+def roll(input: TensorLike, shift: object, axis: int | Sequence[int], name: str | None = None) -> Tensor:
+    """Move elements on along an axis, or along several by a shift for each; those at the end come first."""
     return ops.roll(input, shift, axis)
 
 

@@ -223,8 +223,14 @@ def foldr(
 def vectorized_map(
     fn: Callable[[Any], object], elems: object, fallback_to_while_loop: bool = True, warn: bool = True
 ) -> Any:
-    """Apply a function to all elements along the first axis at once."""
-    return vectorize(fn, elems, fallback_to_while_loop)
+    """Apply a function to all elements along the first axis at once; arrays of one element serve for all of them."""
+    leaves = [ops.convert_to_tensor(leaf) for leaf in flatten(elems)]
+    several = {leaf.shape[0] for leaf in leaves if leaf.shape} - {1, None}
+    if len(several) == 1:
+        (size,) = several
+        is_one = [leaf.shape is not None and leaf.shape[:1] == (1,) for leaf in leaves]
+        leaves = [ops.repeat(x, size, axis=0) if one else x for x, one in zip(leaves, is_one, strict=True)]
+    return vectorize(fn, pack_as(elems, leaves), fallback_to_while_loop)
 
 
 def _propagated(found: Result, back_prop: bool) -> Result:

@@ -13,7 +13,7 @@ import anabranch as ab
 from anabranch import layers
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
-from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype, eagerly
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
@@ -319,3 +319,30 @@ def test_what_has_nothing_to_do_waits_for_control_dependencies(leave: Any):
             waiting = leave(x)
     ab.Session(graph).run(waiting, {x: np.zeros((2, 3), "float32")})
     assert counter.numpy() == 1
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("shift", "axis"),
+    [([1, -2], [0, 2]), ([1, 5, -1], [0, 2, 2]), ([4], [1]), ([1, 2], 1), ([3], [0, 2]), ([], [])],
+    ids=str,
+)
+def test_rolls_by_shifts_of_the_run(compiled: bool, shift: list[int], axis: Any) -> None:
+    """A vector of shifts, and a list of tensors and numbers, do what the same numbers do."""
+    x = np.arange(24.0).reshape(2, 3, 4)
+    expected = np.roll(x, shift, axis) if len(shift) else x
+
+    def by_list(x: Any, shift: Any) -> Any:
+        return ops.roll(x, [shift[k] if k % 2 else int(known) for k, known in enumerate(found)], axis)
+
+    found, vector = shift, np.array(shift, "int32")
+    for function in (by_list, lambda x, shift: ops.roll(x, shift, axis)):
+        with eagerly():
+            rolled = (ab.function(function) if compiled else function)(ops.convert_to_tensor(x), vector)
+            np.testing.assert_array_equal(rolled, expected)
+    check_gradients(lambda x: ops.roll(x, [ops.convert_to_tensor(each) for each in shift], axis), [x])
+
+
+def test_a_roll_needs_a_shift_for_each_axis() -> None:
+    with pytest.raises(ValueError, match="must have as many entries"):
+        ops.roll(np.ones((2, 2)), ab.placeholder((3,), "int32"), [0, 1])

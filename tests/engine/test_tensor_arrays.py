@@ -471,3 +471,16 @@ def test_gradients_of_reads_add_no_whole_arrays(x: ab.Tensor):
 
     (slope,) = ab.gradients(ops.sum(repeat(4, step, array).stack()), [x])
     assert "array_sum" not in ab.explain(slope, [x])
+
+
+def test_arrays_of_numpy_become_of_the_dtype_as_for_variables():
+    wide = np.array([[1.5, 2.5], [3.5, 4.5]])
+    array = ab.TensorArray("float32", 2).unstack(wide).write(0, wide[1]).scatter([1], wide[:1])
+    found = ab.Session().run(array.stack())
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, wide[::-1])
+    assert ab.Session().run(ab.TensorArray("int32", 1).write(0, np.int64(3)).read(0)).dtype == np.int32
+    with pytest.raises(TypeError, match=r"TensorArray of int32 elements: a float64 value was written"):
+        ab.TensorArray("int32", 1).write(0, np.array([3.5]))
+    with pytest.raises(TypeError, match=r"TensorArray of float32 elements: a float64 value was written"):
+        ab.TensorArray("float32", 1).write(0, ab.constant(wide))

@@ -485,6 +485,20 @@ def test_fallbacks_may_be_errors():
         ab.vectorized_map(_counted, x, fallback_to_while_loop=False)
 
 
+def test_complex_numbers_of_parts_are_batched():
+    x, real = ab.placeholder((None, 3), "float64"), ab.placeholder((None,), "float64")
+
+    def spectrum(given: Any) -> Any:
+        return ops.abs(ops.fft((given[0], given[1] * given[0]))[0]) + ops.imag(ops.complex(given[1], given[0]))
+
+    found = ab.vectorized_map(spectrum, (x, real), fallback_to_while_loop=False)
+    fed = {x: X, real: X[:, 0]}
+    values = run([*_slopes(found, fed), *_slopes(ab.map_fn(spectrum, (x, real)), fed)], fed)
+    np.testing.assert_allclose(values[0], np.abs(np.fft.fft(X + 1j * X[:, :1] * X).real) + X, rtol=1e-9)
+    for value, wanted in zip(values[:5], values[5:], strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-9)
+
+
 def test_nothing_is_said_where_all_is_batched(caplog: pytest.LogCaptureFixture):
     x = ab.placeholder((None, 3), "float64")
     ab.vectorized_map(lambda row: row * 2, x, fallback_to_while_loop=False)

@@ -259,3 +259,16 @@ def test_a_function_that_looks_at_a_tensor_is_refused() -> None:
     for _ in range(2):
         with pytest.raises(TypeError, match="has no truth value"):
             compiled(tf.constant(2.0), 1)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_one_element_serves_for_all_of_a_vectorized_map(traced: bool) -> None:
+    one, several = np.array([[2.0, 3.0]]), np.arange(6.0).reshape(3, 2)
+
+    def mapped(one: Any, several: Any) -> Any:
+        return tf.vectorized_map(lambda each: each["a"] * each["b"], {"a": one, "b": several})
+
+    np.testing.assert_array_equal((tf.function(mapped) if traced else mapped)(one, several), one * several)
+    ab.testing.check_gradients(mapped, [one, several])
+    with pytest.raises(ValueError, match="the elements differ in their first axis"):
+        tf.vectorized_map(lambda each: each[0], (np.ones(2), several))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.nest import is_sequence
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
 from ...graph.graph import Operation
@@ -298,7 +299,7 @@ def roll(x: TensorLike, shift: Any, axis: int | Sequence[int] | None = None) -> 
 
     Args:
         x: a tensor.
-        shift: an int (or an int32 scalar tensor), or one for each axis.
+        shift: an int (or an int32 scalar tensor), or one for each axis, in a list or a vector.
         axis: one axis or several; None rolls the elements in row-major order.
 
     Raises:
@@ -309,15 +310,22 @@ def roll(x: TensorLike, shift: Any, axis: int | Sequence[int] | None = None) -> 
         return reshape_like(roll(ravel(tensor), shift, 0), tensor)
     axes = tuple(normalize_axis(a, tensor.ndim) if tensor.ndim is not None else a for a in axes_argument(axis))
     known = constant_value(shift)
-    if isinstance(shift, Tensor) and known is None:
-        return apply(Roll(None, axes), tensor, shift)
-    shifts = [int(s) for s in np.atleast_1d(shift if known is None else known)]
+    if known is None and isinstance(shift, Tensor):
+        if shift.ndim != 1:
+            return apply(Roll(None, axes), tensor, shift)
+        count = len(axes) if shift.shape is None or shift.shape[0] is None else shift.shape[0]
+        shift = [shift[k] for k in range(count)]
+    shifts: list[Any] = list(shift) if is_sequence(shift) else np.atleast_1d(shift if known is None else known).tolist()
     if len(axes) == 1 < len(shifts):
         shifts = [sum(shifts)]
     shifts = shifts * len(axes) if len(shifts) == 1 else shifts
     if len(shifts) != len(axes):
         raise ValueError(f"roll: shift={shift} and axis={axis} must have as many entries.")
-    return apply(Roll(tuple(shifts), axes), tensor)
+    if any(isinstance(each, Tensor) for each in shifts):
+        for each, place in zip(shifts, axes, strict=True):
+            tensor = roll(tensor, each, place)
+        return tensor
+    return apply(Roll(tuple([int(each) for each in shifts]), axes), tensor)
 
 
 def rot90(array: TensorLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tensor:
