@@ -118,11 +118,11 @@ def batch_jacobian(y: Any, x: Any, unconnected_gradients: str = "none", parallel
     for name, tensor in (("y", y), ("x", source)):
         if not tensor.shape:
             raise ValueError(
-                f"batch_jacobian: {name} must have a first axis, and a known number of axes; got {tensor!r}."
+                f"batch_jacobian: {name} must have a first axis, and a known number of axes; got {tensor.spec}."
             )
     y_sizes, x_sizes = shape(y), shape(source)
     if isinstance(y_sizes[0], int) and isinstance(x_sizes[0], int) and y_sizes[0] != x_sizes[0]:
-        raise ValueError(f"batch_jacobian: y and x must have as many rows; got {y!r} and {source!r}.")
+        raise ValueError(f"batch_jacobian: y and x must have as many rows; got {y.spec} and {source.spec}.")
     # [elements of a row of y, batch, ...]
     if runs_now([y]):
         (found,) = _rows_of_value(y, y_sizes[1:], [x])

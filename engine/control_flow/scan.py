@@ -219,6 +219,7 @@ def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
     Tensor([1., 4.], dtype=float32)
     """
     check_takes("map_fn: f", f, 1, ONE_ELEMENT)
+    _length("map_fn", [convert_to_tensor(leaf) for leaf in flatten(xs)], None)
     _, ys = scan(lambda carry, x: (carry, f(x)), (), xs, reverse=reverse)
     return ys
 
@@ -277,7 +278,8 @@ def _length(name: str, sequences: list[Tensor], length: Any) -> Any:
     """Return the number of steps: an int where it is known, else a scalar tensor."""
     if not sequences:
         if length is None:
-            raise ValueError(f"{name} needs xs or length: nothing says how many steps to make.")
+            wanted = "xs or length" if name == "scan" else "a tensor in xs"
+            raise ValueError(f"{name} needs {wanted}: nothing says how many steps to make.")
         return int(length) if is_integer(length) else length
     for x in sequences:
         if x.shape == ():

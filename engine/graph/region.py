@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
+from .context import graph_context
 from .device import VariableState, is_variable, settle_operation
 from .graph import Graph, Operation, Parameter
 from .op import Effect
@@ -159,6 +160,14 @@ class Region(Graph):
             local = self._hoisted[variable] = self.add_capture(self.parent.read(variable))
         self._reads[variable] = local
         return local
+
+    def refuse_traced(self, tensor: Symbol) -> None:
+        super().refuse_traced(tensor)
+        if self not in graph_context.stack:
+            raise ValueError(
+                f"{tensor!r} was made inside of {self.name!r}, a branch or the body of a loop, and is used outside of "
+                "it. Values leave branches and loops only as their results: return it from there."
+            )
 
     def keep_reads_inside(self, resource: object) -> None:
         """Turn a hoisted read of `resource` back into a read at its place: the region is run after writes to it."""

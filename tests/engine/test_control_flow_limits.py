@@ -316,7 +316,7 @@ def test_value_from_inside_does_not_leave():
     x = number()
     repeat(2, lambda i, h: leaked.append(h * 2.0) or h, x)
 
-    with pytest.raises(ValueError, match="leave it only as its results"):
+    with pytest.raises(ValueError, match="branches and loops only as their results"):
         ops.add(leaked[0], x)
 
 

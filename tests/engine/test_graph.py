@@ -593,3 +593,19 @@ def test_an_error_of_a_run_tells_the_line():
     (note,) = caught.value.__notes__
     assert note.startswith("In operation 'get_item' (get_item); inputs: float32[3], int32[]; defined at ")
     assert note.endswith(f"{__file__}:{y.operation.location.line}")
+
+
+def test_what_is_made_inside_of_a_branch_or_loop_stays_there():
+    kept: list[Any] = []
+
+    def remember(value: Any) -> Any:
+        kept.append(value * 2)
+        return value + 1
+
+    x = symbol()
+    ab.while_loop(lambda i: i < 3, remember, x)
+    with pytest.raises(ValueError, match=r"made inside of 'body', a branch or the body of a loop.* return it"):
+        kept[0] + 1
+    kept.clear()
+    with pytest.raises(ValueError, match=r"made inside of 'true_fn', a branch or the body of a loop"):
+        ab.cond(x > 0, lambda: remember(x), lambda: kept[0] * 2)

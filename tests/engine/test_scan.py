@@ -201,7 +201,9 @@ def test_sequences_of_unknown_rank_arrays_and_variables():
     ("call", "error", "match"),
     [
         (lambda x: ab.scan(lambda c, x: (c, x), 0.0), ValueError, "needs xs or length"),
-        (lambda x: ab.scan(lambda c, x: (c, x), 0.0, 3.0), ValueError, "is a scalar"),
+        (lambda x: ab.scan(lambda c, x: (c, x), 0.0, 3.0), ValueError, "scan runs over the first axis .* is a scalar"),
+        (lambda x: ab.map_fn(lambda x: x, 3.0), ValueError, "map_fn runs over the first axis .* is a scalar"),
+        (lambda x: ab.map_fn(lambda x: x, []), ValueError, "map_fn needs a tensor in xs: nothing says how many steps"),
         (lambda x: ab.scan(lambda c, x: c, 0.0, x), TypeError, r"must return \(carry, y\), got one tensor"),
         (lambda x: ab.scan(lambda c, x: (c, x), 0.0, x, unroll=0), ValueError, "unroll must be at least 1"),
         (

@@ -363,6 +363,7 @@ def test_errors_at_run_time(make: Callable[[ab.TensorArray], Any], error: type[E
             r"must be a scalar, got shape \[2\]\. See gather",
         ),
         (lambda: ab.TensorArray("float32", 2).write(0, np.int8(1)), TypeError, r"of float32 elements: a int8 value"),
+        (lambda: ab.TensorArray("float32", 2).write(0, "a"), TypeError, r"of float32 elements: a string value"),
         (
             lambda: ab.TensorArray("float32", 2, element_shape=(3,)).write(0, [1.0]),
             ValueError,
@@ -484,3 +485,9 @@ def test_arrays_of_numpy_become_of_the_dtype_as_for_variables():
         ab.TensorArray("int32", 1).write(0, np.array([3.5]))
     with pytest.raises(TypeError, match=r"TensorArray of float32 elements: a float64 value was written"):
         ab.TensorArray("float32", 1).write(0, ab.constant(wide))
+
+
+def test_scalars_of_unknown_rank_are_not_concatenated():
+    x = ab.placeholder(None, "float32")
+    whole = ab.TensorArray("float32", 1).write(0, x).concat()
+    fails(ValueError, r"concat: the elements are scalars, which have no axis; use stack\(\)", whole, {x: 1.0})

@@ -41,6 +41,9 @@ class ArrayLengths(ArrayOp):
         return (None,)
 
 
+_SCALARS = "TensorArray.concat: the elements are scalars, which have no axis; use stack()."
+
+
 @dataclass(frozen=True)
 class ArrayConcat(ArrayOp):
     """The elements end to end along their first axes; `element` gives the rest of the shape where there are none."""
@@ -50,7 +53,7 @@ class ArrayConcat(ArrayOp):
     def infer(self, *inputs: Any) -> Spec:
         shape = self.element.shape
         if shape == ():
-            raise ValueError("TensorArray.concat: the elements are scalars, which have no axis; use stack().")
+            raise ValueError(_SCALARS)
         if shape is None:
             return TensorSpec(None, self.element.dtype)
         known = None if shape[0] is None or inputs[0].size is None else shape[0] * inputs[0].size
@@ -59,6 +62,8 @@ class ArrayConcat(ArrayOp):
     def run(self, xp: Any, *inputs: Any) -> Any:
         (array,) = inputs
         items = [array.read(index) for index in range(array.size)]
+        if items and () in [item.shape for item in items]:
+            raise ValueError(_SCALARS)
         if items:
             return xp.concatenate(items)
         shape = self.element.shape

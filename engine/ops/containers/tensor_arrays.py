@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType
+from ...common.dtypes import DType, name_of
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, shape_text
 from .. import row_rules
@@ -110,7 +110,8 @@ class ArrayWrite(ArrayOp):
     def infer(self, *inputs: Any) -> Spec:
         array, _, value = inputs
         if array.dtype != value.dtype:
-            raise TypeError(f"TensorArray of {array.dtype} elements: a {value.dtype} value was written. Cast it first.")
+            kinds = f"TensorArray of {name_of(array.dtype)} elements: a {name_of(value.dtype)} value"
+            raise TypeError(f"{kinds} was written. Cast it first.")
         element = value if array.empty else array.element.join(value)
         return ArraySpec(element, None if self.dynamic_size else array.size)
 
