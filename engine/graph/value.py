@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -243,11 +244,14 @@ def _as_arrays(structure: Any) -> Any:
     """Return the arguments of a NumPy function with arrays in the places of values."""
     if isinstance(structure, Value):
         return np.asarray(structure)
-    if is_sequence(structure) and not hasattr(structure, "_fields"):
-        return type(structure)([_as_arrays(item) for item in structure])
+    if is_sequence(structure):
+        items = [_as_arrays(item) for item in structure]
+        return type(structure)(*items) if hasattr(structure, "_fields") else type(structure)(items)
     if is_mapping(structure):
         return {key: _as_arrays(item) for key, item in structure.items()}
-    return structure
+    array: Any = structure if isinstance(structure, np.ndarray) else None
+    is_other = isinstance(structure, deque) or (array is not None and array.dtype == object and array.ndim > 0)
+    return [_as_arrays(item) for item in structure] if is_other else structure
 
 
 __all__ = ["FlowValue", "Value"]

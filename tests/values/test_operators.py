@@ -6,6 +6,7 @@ import pickle  # noqa: TID251 - values are pickled by users
 import threading
 import tracemalloc
 import weakref
+from collections import deque, namedtuple
 
 import numpy as np
 import pytest
@@ -157,6 +158,15 @@ def test_format_specifications() -> None:
     loss = k.ops.mean(k.ops.array([1.0, 1.5]))
     assert f"{loss:.2f}" == "1.25"
     assert f"{float(loss):8.3f}" == "   1.250"
+
+
+def test_numpy_takes_values_in_any_sequence() -> None:
+    """Those in named tuples, such as states of cells, in deques and in arrays of objects made NumPy call itself."""
+    x, y = k.ops.array([1.0, 2.0]), k.ops.array([3.0, 4.0])
+    objects = np.empty(2, object)
+    objects[:] = x, y
+    for pair in (namedtuple("Pair", "first second")(x, y), deque([x, y]), objects, [x, y]):
+        same(np.hstack(pair), [1.0, 2.0, 3.0, 4.0])
 
 
 def test_numpy_takes_values() -> None:
