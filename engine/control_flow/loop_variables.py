@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..common.dtypes import name_of
+from ..common.dtypes import is_differentiable, name_of
 from ..common.nest import flatten, flatten_with_path, is_mapping, is_nested, is_sequence, sorted_keys
 from ..graph.spec import ArraySpec, Spec, TensorSpec, as_shape, kind_of, shape_accepts, shape_text
 from ..graph.tensor import Tensor
+from ..graph.value import Value
+from ..ops.base import apply
+from ..ops.math.elementwise import Identity
 from .region_op import as_component, parameter_names
+
+
+def as_arguments(values: Iterable[Tensor]) -> list[Tensor]:
+    """Return the values of loop variables as tensors of their own, for a loop that runs at once.
+
+    The gradient by a variable would otherwise count what else uses the same value: another variable, or a function of
+    the loop that takes its initial value from around.
+    """
+    return [_own(value) if isinstance(value, Value) and is_differentiable(value.dtype) else value for value in values]
+
+
+def _own(value: Value) -> Tensor:
+    return apply(Identity(), value) if isinstance(value.spec, TensorSpec) else value
 
 
 class LoopVariables:

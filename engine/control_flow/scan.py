@@ -28,7 +28,7 @@ from ..ops.containers.indexed_slices import dense
 from ..ops.entrance import guard_entrances, symbol_in
 from ..ops.run_time_shapes import runtime_shape
 from .cond import cond
-from .loop_variables import LoopVariables
+from .loop_variables import LoopVariables, as_arguments
 from .region_op import check_takes, rebuild
 from .tensor_array import TensorArray
 from .while_loop import check_value, run_at_once, while_loop
@@ -163,13 +163,13 @@ def _scan_values(
     """Return the scan over values, step by step."""
     structure: Any = (init,)
     carried = LoopVariables(_unchanged, structure, None, single=False)
-    carry, ys = rebuild(structure, carried.inits)[0], list[Any]()
+    carry, ys = rebuild(structure, as_arguments(carried.inits))[0], list[Any]()
     rows = [unstack(x, steps) if steps else [] for x in sequences]
     for position in reversed(range(steps)) if reverse else range(steps):
         result = f(carry, pack_as(xs, [row[position] for row in rows]))
         if not ys:
             check_value(result)
-        carry = rebuild(structure, carried.checked((result[0],), carried.specs))[0]
+        carry = rebuild(structure, as_arguments(carried.checked((result[0],), carried.specs)))[0]
         ys.append(result[1])
     if not ys:
         return carry, _no_results(f, init, xs, sequences)

@@ -25,7 +25,7 @@ from ..ops.math.comparison import logical_and
 from ..ops.run_time_shapes import runtime_shape
 from .call import NotKnownYet
 from .frames import LoopMirror, trip_count
-from .loop_variables import LoopVariables
+from .loop_variables import LoopVariables, as_arguments
 from .region_op import (
     RegionOp,
     check_takes,
@@ -221,7 +221,7 @@ def _run_in_python(
     cond: Callable[..., Any], body: Callable[..., Any], structure: Any, variables: LoopVariables, most: Any
 ) -> Any:
     """Return the loop over values, iteration by iteration: its final values."""
-    values, count = rebuild(structure, variables.inits), 0
+    values, count = rebuild(structure, as_arguments(variables.inits)), 0
     limit = None if most is None else int(convert_to_tensor(most))
     while limit is None or count < limit:
         goes_on = _as_condition(cond(*values))
@@ -231,7 +231,7 @@ def _run_in_python(
         results = body(*values)
         if not count:
             check_value(results)
-        values = rebuild(structure, variables.checked(results, variables.specs))
+        values = rebuild(structure, as_arguments(variables.checked(results, variables.specs)))
         count += 1
     return values
 
