@@ -33,7 +33,7 @@ from .scalars import has_form
 LEAST_RUN = 200  # operations: what is shorter is soon done on NumPy, too
 LEAST_WORK = 500  # operations that loops run in a step, about half a millisecond: less is not worth compiling for
 LEAST_OF_STEP = 50  # of these: a step whose loops run fewer gains nothing by being run again and again
-WORK_OF_STEPS = 50_000  # of these, all steps together: then what compiling costs is spent on running in Python, about
+WORK_OF_STEPS = 20_000  # of these, all steps together: what they cost more in Python, 3 us each, compiling costs, too
 LEAST_STEP = 100  # operations of a step that assigns under conditions, from which it is compiled as a whole
 _MANY_IN_PIECES = 3000  # operations
 _PIECE = 1000  # operations: LLVM takes more than twice the time for twice as many
