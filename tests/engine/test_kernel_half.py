@@ -300,6 +300,21 @@ def test_a_sum_that_overflows_float16_on_the_way_only_is_finite():
     np.testing.assert_array_equal(found, value.astype("float32").sum(axis=1).astype("float16"))
 
 
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_no_float64_is_rounded_to_float16_at_once(name: str):
+    """Processors have no instruction for that, and LLVM called a function in its place that is not there."""
+    o = ab.ops
+
+    def compute(x: Any) -> Any:
+        turned, narrow = o.tanh(o.sin(x)), o.cast(x, "float32")
+        later = [turned, o.cast(turned, "float32"), o.abs(o.cast(o.log1p(x), "float32")), -o.expm1(o.arctan(narrow))]
+        return [o.cast(each, "float16") for each in (*later, o.tanh(o.arcsinh(x)), o.tanh(narrow))]
+
+    x = o.array(np.linspace(-0.9, 0.9, 37).astype(name))
+    for found, expected in zip(ab.function(compute)(x), compute(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=4e-3, atol=1e-6)
+
+
 # --- GPUs -----------------------------------------------------------------------------------------------------------
 
 

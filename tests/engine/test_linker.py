@@ -176,6 +176,14 @@ def test_unknown_symbols_are_named(code: bytes) -> None:
         link(code, lambda name: address_of(name) if name == "fmod" else 0)
 
 
+def test_kernels_that_call_what_is_not_there_are_refused(tmp_path: Path) -> None:
+    library = Library(tmp_path)
+    assert library.usable
+    text = "declare void @nowhere()\ndefine void @ask() {\n call void @nowhere()\n ret void\n}\n"
+    with pytest.raises(RuntimeError, match="a compiled kernel can't be loaded, as nothing defines nowhere"):
+        library.load("module", lambda: text, Effort.PRINTED)
+
+
 def test_what_is_not_linked_here_llvm_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> Linked:
         raise NotLinkedError("another kind")

@@ -12,6 +12,7 @@ from typing import Any
 from ...common.dtypes import name_of
 from .expression import HALVES, Expression, InstructionBuilder
 
+_LEAST_INFINITE = 65520.0  # of the numbers that become infinite as float16
 _EXACT = ("fabs", "floor", "ceil", "trunc", "rint")
 
 
@@ -37,8 +38,20 @@ class Rounding:
             return x
         e = self._builder
         if name == "float16":
-            return self._known(e.node("cast", "float", e.node("cast", "half", x)), name)
+            return self._known(e.node("cast", "float", e.node("cast", "half", self._apart(x))), name)
         return self._known(_rounded_to_bfloat16(e, x), name)
+
+    def _apart(self, x: Expression) -> Expression:
+        """Return `x`, so that LLVM rounds it, and not the float64 that it or its sign was rounded from.
+
+        Few processors have an instruction that rounds float64 to float16. Elsewhere LLVM calls a function that is not
+        there, which ends the process. A comparison in between prevents it. What rounds to infinity may be infinite
+        before, so that no result changes.
+        """
+        e = self._builder
+        if all(node.type != "double" for node in e.nodes):
+            return x
+        return e.where(x >= _LEAST_INFINITE, e.constant(float("inf"), x.type), x)
 
     def _known(self, x: Expression, name: str) -> Expression:
         if name in HALVES:

@@ -24,7 +24,7 @@ from ..host import threads
 from . import entry
 from .compiler import Compiler, Effort
 from .entry import Kernel
-from .linker import NotLinkedError, can_link, link, may_execute
+from .linker import NotLinkedError, UnknownSymbolsError, can_link, link, may_execute
 from .machine_key import machine_key
 from .object_files import HOST, ObjectFiles
 
@@ -336,6 +336,11 @@ class Library:
     def _load(self, machine_code: bytes) -> Any:
         try:
             return link(machine_code, _address_of)
+        except UnknownSymbolsError as error:
+            raise RuntimeError(
+                f"This is a bug in anabranch: a compiled kernel can't be loaded, as {error}. Please report it; with "
+                f"{_SWITCH}=0 in the environment the program runs on NumPy."
+            ) from error
         except (NotLinkedError, OSError) as error:
             log("cache", DEBUG, "object code is linked by LLVM, as %s", error)
         compiler = self._llvm()

@@ -57,6 +57,10 @@ class _Symbol:
 _Relocation = tuple[int, int, int, int]  # its place in memory, from the beginning; its kind, symbol and addend
 
 
+class UnknownSymbolsError(NotLinkedError):
+    """Object code calls functions that are nowhere: LLVM's linker, too, would leave their addresses at zero."""
+
+
 class Linked:
     """Machine code in memory, which stays there until the process ends: threads may be inside of it at any time.
 
@@ -97,7 +101,8 @@ def link(code: bytes, address_of: Callable[[str], int]) -> Linked:
         address_of: gives the address of a symbol that the file does not define; 0 where it is unknown.
 
     Raises:
-        NotLinkedError: the file is of another kind, it is damaged, or a symbol is unknown.
+        NotLinkedError: the file is of another kind, or it is damaged.
+        UnknownSymbolsError: a symbol is unknown.
         OSError: the system gives no memory for machine code.
     """
     try:
@@ -194,7 +199,7 @@ class _ObjectFile:
         foreign = {symbol.name: address_of(symbol.name) for symbol in self._symbols if symbol.section == _UNDEFINED}
         unknown = [name for name, address in foreign.items() if not address and name not in ("", _OFFSET_TABLE)]
         if unknown:
-            raise NotLinkedError(f"nothing defines {', '.join(unknown)}")
+            raise UnknownSymbolsError(f"nothing defines {', '.join(unknown)}")
         base = _map(self._end)
         addresses = [self._address(base, symbol, foreign) for symbol in self._symbols]
         try:
