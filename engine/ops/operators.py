@@ -45,7 +45,8 @@ _PLAIN_INDICES = frozenset({int, type(None), type(...)})
 
 def _getitem(x: Any, key: Any) -> Tensor:
     """Return ``x[key]``; of values by places that are known, without an op unless a tape records."""
-    if type(x) is Value and not graph_context.stack and not graph_context.tapes and _is_plain_index(key):
+    is_at_once = type(x) is Value and not graph_context.stack and not graph_context.tapes
+    if is_at_once and x.array.ndim and _is_plain_index(key):
         part = x.array[key]
         if not isinstance(part, str):
             return Value(part, x.of_weights)

@@ -7,6 +7,8 @@ import threading
 import tracemalloc
 import weakref
 from collections import deque, namedtuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +123,35 @@ def test_indexing_by_masks_and_positions() -> None:
     same(x[k.ops.array([2, 0])], [3.0, 1.0])
 
 
+KEYS_WITH_MASKS: dict[str, Callable[[Any], Any]] = {
+    "x[mask]": lambda mask: mask,
+    "x[:, mask]": lambda mask: (slice(None), mask),
+    "x[..., mask]": lambda mask: (..., mask),
+    "x[None, mask]": lambda mask: (None, mask),
+    "x[0, mask]": lambda mask: (0, mask),
+    "x[mask, 0]": lambda mask: (mask, 0),
+    "x[..., mask, 0]": lambda mask: (..., mask, 0),
+    "x[:1, ..., mask]": lambda mask: (slice(0, 1), ..., mask),
+}
+
+
+@pytest.mark.parametrize("key", KEYS_WITH_MASKS)
+@pytest.mark.parametrize("size", [(5,), (4,), (1,), (0,), (3,), (5, 3), (5, 1), (1, 3), (3, 4), (5, 3, 4)])
+def test_masks_have_to_fit(size: tuple[int, ...], key: str) -> None:
+    numbers, key_of = np.arange(60.0).reshape(5, 3, 4), KEYS_WITH_MASKS[key]
+    mask = np.arange(np.prod(size)).reshape(size) % 2 == 0
+    try:
+        expected = numbers[key_of(mask)]
+    except IndexError:
+        for given in (mask, k.ops.array(mask)):
+            with pytest.raises(
+                IndexError, match=r"does not fit float64\[5,3,4\]: axis \d has|Too many indices|broadcast"
+            ):
+                k.ops.array(numbers)[key_of(given)]
+    else:
+        same(k.ops.array(numbers)[key_of(k.ops.array(mask))], expected)
+
+
 def test_iteration_and_unpacking() -> None:
     assert [float(item) for item in k.ops.array([1.0, 2.0])] == [1.0, 2.0]
     first, second = k.ops.array([[1.0, 2.0], [3.0, 4.0]])
@@ -220,6 +251,18 @@ def test_methods_of_arrays() -> None:
     same(x.T, [[1.25, 3.0], [2.5, 4.0]])
     same(x.astype("int32"), np.array([[1, 2], [3, 4]], "int32"))
     same(round(x[0, 0], 1), 1.2)
+
+
+def test_scalars_have_no_axes() -> None:
+    x = k.ops.array(2.5)
+    for index in (0, slice(None), (..., 0)):
+        with pytest.raises(IndexError, match=r"Too many indices for float32\[\]: it has 0 axes, but 1 were indexed"):
+            x[index]
+    same(x[...], 2.5)
+    same(x[None], [2.5])
+    for misplaced in (lambda: k.ops.flip(x, 0), lambda: k.ops.argsort(x, 1)):
+        with pytest.raises(ValueError, match="is out of range for an input of rank"):
+            misplaced()
 
 
 def test_items_and_lists() -> None:

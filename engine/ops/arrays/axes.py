@@ -242,7 +242,8 @@ def flip(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
     tensor = convert_to_tensor(x)
     axes = axes_argument(axis) if axis is not None else None
     if tensor.shape is not None:
-        return apply(Flip(normalize_axes(axes, len(tensor.shape))), tensor) if tensor.shape else tensor
+        found = normalize_axes(axes, len(tensor.shape))
+        return apply(Flip(found), tensor) if tensor.shape else tensor
     return apply(Flip(None if axes is None else tuple(axes)), tensor)
 
 

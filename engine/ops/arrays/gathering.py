@@ -21,7 +21,8 @@ from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, convert_to_tensor, normalize_axis
 from ..containers.contributions import Contribution, rows_of
 from ..run_time_shapes import runtime_shape
-from .indexing import accumulating, add_at, is_in_range
+from .adding import accumulating, add_at
+from .indexing import is_in_range
 from .shaping import ravel
 
 

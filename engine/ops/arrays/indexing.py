@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from types import EllipsisType, NoneType
 from typing import Any, ClassVar
@@ -23,6 +22,7 @@ from .. import row_rules
 from ..base import TensorLike, apply, convert_to_tensor, make_constant, unchanged
 from ..containers.contributions import Contribution, rows_of
 from ..run_time_shapes import runtime_shape
+from .adding import add_at
 from .shaping import constant_value
 
 # --- keys: what stands between the brackets --------------------------------------------------------------------------
@@ -97,19 +97,45 @@ def _key_text(items: Items, names: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def _parse_key(key: Any) -> tuple[list[Item], list[Tensor]]:
-    """Return a key as items and the tensors that fill their places.
+def _parse_key(key: Any, spec: TensorSpec) -> tuple[list[Item], list[Tensor]]:
+    """Return a key of what `spec` says as items and the tensors that fill their places.
 
     Raises:
         TypeError, IndexError: an entry is not an index.
     """
     items: list[Item] = []
     inputs: list[Tensor] = []
+    masks: list[tuple[int, TensorSpec]] = []  # those that are known, and where among the items what they pick begins
     for entry in key if isinstance(key, _TUPLE) else (key,):
-        _parse_entry(entry, items, inputs)
+        known = _known_mask(entry)
+        if known is None:
+            _parse_entry(entry, items, inputs)
+            continue
+        masks.append((len(items), TensorSpec(known.shape, known.dtype)))
+        for positions in np.nonzero(known):  # what a known mask picks is known too, and so is its shape
+            items.append(Place.INPUT)
+            inputs.append(make_constant(positions.astype("int32")))
     if items.count(Ellipsis) > 1:
         raise IndexError("an index can hold only one ellipsis ('...').")
+    if spec.shape is not None:
+        for place, mask in masks:
+            _check_pick(spec, _axis_of(place, items, _specs(inputs), spec), Place.INPUT, mask)
     return items, inputs
+
+
+def _known_mask(entry: Any) -> Any:
+    """Return the mask of at least one axis that an entry of a key is, if its value is known."""
+    if isinstance(entry, list) or (isinstance(entry, (np.ndarray, Tensor, Variable)) and entry.dtype == dtypes.bool_):
+        tensor = convert_to_tensor(entry)
+        return constant_value(tensor) if tensor.shape and tensor.dtype == dtypes.bool_ else None
+    return None
+
+
+def _axis_of(place: int, items: Sequence[Item], specs: Sequence[TensorSpec], spec: TensorSpec) -> int:
+    """Return the axis of a value of known rank at which the item at a place begins."""
+    ranks, before = _mask_ranks(specs), items[:place]
+    skipped = len(spec.shape or ()) - _used_axes(items, ranks) if Ellipsis in before else 0
+    return _used_axes(before, ranks) + skipped
 
 
 def _parse_entry(entry: Any, items: list[Item], inputs: list[Tensor]) -> None:
@@ -146,11 +172,6 @@ def _parse_bound(bound: Any, inputs: list[Tensor]) -> Bound:
 def _parse_array(entry: Any, items: list[Item], inputs: list[Tensor]) -> None:
     tensor = convert_to_tensor(entry, "int32" if isinstance(entry, list) and not entry else None)
     known = constant_value(tensor)
-    if known is not None and tensor.dtype == dtypes.bool_ and tensor.shape:
-        for positions in np.nonzero(known):  # what a known mask picks is known too, and so is its shape
-            items.append(Place.INPUT)
-            inputs.append(make_constant(positions.astype("int32")))
-        return
     mask = tensor.dtype == dtypes.bool_
     if not mask and not dtypes.is_integer(tensor.dtype):
         raise TypeError(
@@ -270,7 +291,7 @@ def _check_pick(spec: TensorSpec, axis: int, item: Item, pick: TensorSpec | None
         return
     for offset, wanted in enumerate(pick.shape):
         size = sizes[axis + offset]
-        if size is not None and wanted is not None and size != wanted:
+        if size is not None and wanted is not None and wanted not in (size, 0):  # none fits any, as in NumPy
             raise IndexError(
                 f"A boolean mask of shape {shape_text(pick.shape)} does not fit {spec}: "
                 f"axis {axis + offset} has size {size}, the mask {wanted}."
@@ -278,37 +299,6 @@ def _check_pick(spec: TensorSpec, axis: int, item: Item, pick: TensorSpec | None
 
 
 # --- x[...] and its gradient ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def accumulating(xp: Any, out: Any, places: Any) -> Generator[tuple[Any, Any]]:
-    """Yield the rows to which is added, and the places among them: `out` and `places`, or copies for half precision.
-
-    These are the named rows of `out` in float32; afterwards `out` gets their sums, rounded.
-    """
-    wide = dtypes.accumulator_of(out.dtype)
-    if wide is None:
-        yield out, places
-        return
-    named, places = xp.unique(places, return_inverse=True)
-    total = out[named].astype(wide)
-    yield total, places
-    out[named] = total.astype(out.dtype)
-
-
-def add_at(xp: Any, out: Any, key: tuple[Any, ...], values: Any) -> None:
-    """Add up ``out[key] += values`` in place, in a contiguous `out`, also at repeated positions.
-
-    Half precision is added up in float32.
-    """
-    if values.size * 8 < out.size and dtypes.accumulator_of(out.dtype) is None:
-        xp.add.at(out, key, values)
-        return
-    # On flat positions NumPy's add.at runs several times faster than on a tuple of indices.
-    places = xp.arange(out.size).reshape(out.shape)[key]
-    values = xp.broadcast_to(values, places.shape).reshape(-1)
-    with accumulating(xp, out.reshape(-1), places.reshape(-1)) as (total, at):
-        xp.add.at(total, at, values.astype(total.dtype, copy=False))
 
 
 def is_in_range(op: Op, x: Tensor, indices: Sequence[Tensor]) -> bool:
@@ -583,7 +573,7 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
         entries: list[object] = key
         if any(isinstance(entry, (slice, NoneType, EllipsisType)) for entry in entries):
             key = tuple(entries)
-    parsed, indices = _parse_key(key)
+    parsed, indices = _parse_key(key, _tensor_spec(tensor))
     items = _tidy(parsed, _specs(indices), _tensor_spec(tensor))
     return _get(tensor, items, indices) if items else unchanged(tensor)
 

@@ -216,7 +216,7 @@ def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
     """Return the int32 positions that sort `x` along `axis` (None: flattened). Equal elements keep their order."""
     tensor = convert_to_tensor(x)
     if axis is None or tensor.ndim == 0:  # a scalar becomes a vector of one, as in NumPy
-        return apply(ArgSort(0), ravel(tensor))
+        axis, tensor = 0 if axis is None else axis, ravel(tensor)
     return apply(ArgSort(axis_attribute(axis, tensor.ndim)), tensor)
 
 
