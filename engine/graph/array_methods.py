@@ -174,9 +174,10 @@ class ArrayMethods:
 
 def _reduced(name: str, x: Any, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any:
     _check_out(name, out)
-    if dtype is not None:
-        x = operator_functions["cast"](x, dtype)
-    return operator_functions[name](x, axis=axis, keepdims=keepdims)
+    if dtype is None:
+        return operator_functions[name](x, axis=axis, keepdims=keepdims)
+    result = operator_functions[name](operator_functions["cast"](x, dtype), axis=axis, keepdims=keepdims)
+    return operator_functions["cast"](result, dtype)  # sums of small integers are wider
 
 
 def _check_out(name: str, out: Any) -> None:

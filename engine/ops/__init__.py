@@ -134,7 +134,9 @@ _LATER = {
     "math.counting": "count_nonzero",
     "math.gamma_functions": "gammainc",
     "math.integers": "gcd lcm unravel_index",
-    "math.nan_aware": "nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmin nanprod nanstd nansum nanvar",
+    "math.nan_aware": (
+        "nan_to_num nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmin nanprod nanstd nansum nanvar"
+    ),
     "math.quantiles": "median nanmedian nanpercentile nanquantile percentile quantile",
     "math.statistics": "average corrcoef correlate diff histogram ptp trapezoid",
     "neural.adaptive_pooling": "adaptive_average_pool adaptive_max_pool",

@@ -134,3 +134,25 @@ def test_istft_of_unknown_count_has_its_length() -> None:
             assert found.shape == (2, length)
             np.testing.assert_allclose(found[:, :24], signal[:, :length], atol=1e-5)
             np.testing.assert_array_equal(found[:, 28:], 0)
+
+
+AS_NUMPY: dict[str, Callable[[Any], Any]] = {
+    "linspace": lambda o: o.linspace(0.1234567890123, 2.2, 5, dtype="float64"),
+    "linspace without its end": lambda o: o.linspace(0.1234567890123, 2.2, 5, endpoint=False, dtype="float64"),
+    "linspace of ints": lambda o: o.linspace(1, 10, 10, dtype="int32"),
+    "linspace of negative ints": lambda o: o.linspace(-1, 0, 3, dtype="int32"),
+    "linspace of large ints": lambda o: o.linspace(0, 100_000_001, 2, dtype="int64"),
+    "arange of floats": lambda o: o.arange(0, 1, 0.1, dtype="float64"),
+    "arange of large ints": lambda o: o.arange(2**31, 2**33, 2**31, dtype="int64"),
+    "arange of larger ints": lambda o: o.arange(2**63, 2**63 + 3, dtype="uint64"),
+}
+
+
+@pytest.mark.parametrize("name", AS_NUMPY)
+def test_python_numbers_are_exact_in_the_dtype_that_is_asked_for(name: str) -> None:
+    make = AS_NUMPY[name]
+    expected = make(np)
+
+    for found in (make(ops), ab.function(lambda: make(ops))()):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-15)

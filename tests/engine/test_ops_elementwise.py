@@ -22,6 +22,7 @@ from anabranch.engine.ops.math import (
     elementwise,
     floats,
     mathematics,
+    nan_aware,
     sigmoids,
     special,
     trigonometry,
@@ -137,7 +138,7 @@ def test_binary_promotion(function: Any, left: str, right: Any, expected: str):
         (comparison.isnan, "bool"),
         (comparison.logical_not, "bool"),
         (bitwise.bitwise_invert, "int32"),
-        (comparison.nan_to_num, "int32"),
+        (nan_aware.nan_to_num, "int32"),
         (elementwise.stop_gradient, "int32"),
         (elementwise.identity, "int32"),
     ],
@@ -330,9 +331,9 @@ def test_power_with_a_scalar_base():
         (lambda: comparison.clip([1, 5], [2, 2], 4), [2, 4]),
         (lambda: comparison.select([[True, True, False], [True, False, False]], [1, [2, 3, 4]], 9), [1, 1, 9]),
         (lambda: comparison.heaviside([-2.0, 0.0, 3.0, np.nan], 0.5), [0.0, 0.5, 1.0, np.nan]),
-        (lambda: comparison.nan_to_num(np.array([np.nan, 1], "float16"), nan=2), [2, 1]),
-        (lambda: comparison.nan_to_num([np.inf, -np.inf]), [3.4028235e38, -3.4028235e38]),
-        (lambda: comparison.nan_to_num([np.inf, -np.inf], posinf=5, neginf=-6), [5, -6]),
+        (lambda: nan_aware.nan_to_num(np.array([np.nan, 1], "float16"), nan=2), [2, 1]),
+        (lambda: nan_aware.nan_to_num([np.inf, -np.inf]), [3.4028235e38, -3.4028235e38]),
+        (lambda: nan_aware.nan_to_num([np.inf, -np.inf], posinf=5, neginf=-6), [5, -6]),
         (lambda: comparison.divide_no_nan([1.0, 0.0, 3.0], [0.0, 0.0, 2.0]), [0, 0, 1.5]),
         (lambda: elementwise.squared_difference([1, 2], 4), [9, 4]),
         (lambda: elementwise.reciprocal([2, 4]), [0.5, 0.25]),
@@ -378,8 +379,16 @@ def test_isclose_with_equal_nan():
     assert value_of(floats.isclose(np.nan, np.nan, equal_nan=True))
 
 
+def test_nan_to_num_replaces_the_parts_of_complex_numbers():
+    x = np.array([complex(np.inf, np.nan), complex(-1, -np.inf), 2 - 3j], "complex64")
+
+    found = value_of(nan_aware.nan_to_num(x, nan=0.5, neginf=-6))
+
+    assert_identical(found, np.nan_to_num(x, nan=0.5, neginf=-6))
+
+
 def test_nan_to_num_knows_bfloat16():
-    largest = value_of(comparison.nan_to_num(np.array([np.inf], as_dtype("bfloat16"))))
+    largest = value_of(nan_aware.nan_to_num(np.array([np.inf], as_dtype("bfloat16"))))
 
     assert np.isfinite(largest.astype("float32"))
     assert largest.view("uint16") == 0x7F7F
@@ -449,7 +458,7 @@ nan, inf = np.nan, np.inf
         (lambda x: mathematics.power(0, x), [0.0, 3.0], [0, 0]),
         (lambda x: mathematics.power(-2.0, x), [2.0, 3.0], [0, 0]),
         (lambda x: comparison.clip(x, 0, 1), [-1.0, 0.0, 0.5, 1.0, 2.0], [0, 0.5, 1, 0.5, 0]),
-        (comparison.nan_to_num, [nan, inf, -inf, 2.0], [0, 0, 0, 1]),
+        (nan_aware.nan_to_num, [nan, inf, -inf, 2.0], [0, 0, 0, 1]),
         (sigmoids.sigmoid, [-1000.0, 0.0, 1000.0], [0, 0.25, 0]),
         (sigmoids.softplus, [-1000.0, 0.0, 1000.0], [0, 0.5, 1]),
     ],

@@ -253,6 +253,15 @@ def test_methods_of_arrays() -> None:
     same(round(x[0, 0], 1), 1.2)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "float16", "int64"])
+@pytest.mark.parametrize("method", ["sum", "prod"])
+def test_reductions_have_the_dtype_that_is_asked_for(method: str, dtype: str) -> None:
+    x = np.array([200, 100, 3], "uint8")
+    found, expected = getattr(k.ops.array(x), method)(dtype=dtype), getattr(x, method)(dtype=dtype)
+    assert found.dtype == expected.dtype
+    assert found == expected
+
+
 def test_scalars_have_no_axes() -> None:
     x = k.ops.array(2.5)
     for index in (0, slice(None), (..., 0)):

@@ -207,6 +207,16 @@ def _arange_size(start: Any, stop: Any, step: Any) -> int:
     return max(0, math.ceil(parts)) if math.isfinite(parts) else 0  # then NumPy says what is wrong
 
 
+def _dtype_of_limits(numbers: Sequence[int | float]) -> Any:
+    """Return the dtype in which a range is computed, given Python's numbers as its limits."""
+    if any(isinstance(number, float) for number in numbers):
+        return dtypes.float64  # as in NumPy
+    for narrow in (dtypes.int32, dtypes.int64):
+        if np.iinfo(narrow).min <= min(numbers) and max(numbers) <= np.iinfo(narrow).max:
+            return narrow
+    return as_dtype("uint64")
+
+
 def arange(
     start: TensorLike, stop: TensorLike | None = None, step: TensorLike | None = None, dtype: DTypeLike = None
 ) -> Tensor:
@@ -230,11 +240,10 @@ def arange(
     step = 1 if step is None else step
     given = (start, stop, step)
     wanted = None if dtype is None else as_dtype(dtype)
-    if all(isinstance(each, (int, float)) for each in given):  # computed in double precision, as in NumPy
-        are_floats = any(isinstance(each, float) for each in given)
-        wanted = wanted or (dtypes.default_float() if are_floats else dtypes.int32)
-        whole = dtypes.int64 if wanted.itemsize == 8 else dtypes.int32
-        inputs = [convert_to_tensor(each, dtypes.float64 if are_floats else whole) for each in given]
+    are_floats = any(isinstance(each, float) for each in given)
+    if (are_floats or dtype is not None) and all(isinstance(each, (int, float)) for each in given):
+        inputs = [convert_to_tensor(each, _dtype_of_limits(given)) for each in given]
+        wanted = wanted or dtypes.default_float()
     else:
         inputs = promote(*given)
         wanted = wanted or inputs[0].dtype

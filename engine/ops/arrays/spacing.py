@@ -185,7 +185,8 @@ def linspace(
         num: how many values.
         endpoint: whether `stop` is the last of them, or follows the last.
         retstep: return the step between values too.
-        dtype: by default that of the floats among `start` and `stop`, or `config.floatx()`.
+        dtype: by default that of the floats among `start` and `stop`, or `config.floatx()`. Integers are rounded down,
+            as in NumPy.
         axis: where the new axis stands in the result.
 
     Raises:

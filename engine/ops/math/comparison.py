@@ -500,22 +500,6 @@ def heaviside(x1: TensorLike, x2: TensorLike) -> Tensor:
     return where(equal(x, 0), at_zero, where(less(x, 0), 0, where(greater(x, 0), 1, x)))
 
 
-def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """Return `x` with NaN and infinities replaced; no gradient flows to what is replaced.
-
-    Args:
-        posinf: for infinity; by default the greatest finite number of the dtype.
-        neginf: for minus infinity; by default the smallest finite number.
-    """
-    tensor = convert_to_tensor(x)
-    if not dtypes.is_floating(tensor.dtype):
-        return tensor
-    largest = dtypes.largest(tensor.dtype)
-    finite = where(equal(tensor, np.inf), largest if posinf is None else posinf, tensor)
-    finite = where(equal(tensor, -np.inf), -largest if neginf is None else neginf, finite)
-    return where(isnan(tensor), nan, finite)
-
-
 def divide_no_nan(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Compute ``x1 / x2``, or 0 where `x2` is 0, where all gradients are 0 as well."""
     x, y = promote(x1, x2, floating=True)
@@ -541,7 +525,6 @@ __all__ = [
     "logical_xor",
     "maximum",
     "minimum",
-    "nan_to_num",
     "not_equal",
     "select",
     "where",

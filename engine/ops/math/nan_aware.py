@@ -1,4 +1,4 @@
-"""Reductions and running totals that pass over NaNs. (Quantiles that do so are in `quantiles`.)"""
+"""Reductions and running totals that pass over NaNs, and `nan_to_num`. (Quantiles that do so are in `quantiles`.)"""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 from ...common import dtypes
 from ...common.dtypes import DTypeLike
 from ..base import Tensor, TensorLike, as_floating, cast, convert_to_tensor
-from .comparison import isnan, logical_not, where
-from .complex_numbers import absolute
+from .comparison import equal, isnan, logical_not, where
+from .complex_numbers import absolute, imag, real
+from .complex_numbers import complex as complex_of
 from .mathematics import root_of_total
 from .reduced import AxisLike, widened
 from .reduction import all as all_true
@@ -128,7 +129,28 @@ def nanstd(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tens
     return root_of_total(nanvar(x, axis, keepdims))
 
 
+def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """Return `x` with NaN and infinities replaced; no gradient flows to what is replaced.
+
+    Of complex numbers the real and the imaginary parts are looked at one by one.
+
+    Args:
+        posinf: for infinity; by default the greatest finite number of the dtype.
+        neginf: for minus infinity; by default the smallest finite number.
+    """
+    tensor = convert_to_tensor(x)
+    if tensor.dtype.kind == "c":
+        return complex_of(*[nan_to_num(part, nan, posinf, neginf) for part in (real(tensor), imag(tensor))])
+    if not dtypes.is_floating(tensor.dtype):
+        return tensor
+    largest = dtypes.largest(tensor.dtype)
+    finite = where(equal(tensor, float("inf")), largest if posinf is None else posinf, tensor)
+    finite = where(equal(tensor, -float("inf")), -largest if neginf is None else neginf, finite)
+    return where(isnan(tensor), nan, finite)
+
+
 __all__ = [
+    "nan_to_num",
     "nanargmax",
     "nanargmin",
     "nancumprod",

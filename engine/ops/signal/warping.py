@@ -16,10 +16,11 @@ from ..arrays.shaping import DimLike, dim, expand_dims, ravel, reshape
 from ..base import Tensor, TensorLike, cast, convert_to_tensor, promote
 from ..data_format import check_data_format
 from ..linear_algebra.matrices import solve
-from ..math.comparison import clip, greater_equal, less, logical_and, nan_to_num, where
+from ..math.comparison import clip, greater_equal, less, logical_and, where
 from ..math.complex_numbers import absolute
 from ..math.elementwise import floor_divide, mod
 from ..math.mathematics import floor
+from ..math.nan_aware import nan_to_num
 from .filtering import blur_axis, gaussian_taps
 from .image_formats import (
     as_batch,
