@@ -240,9 +240,9 @@ def arange(
     step = 1 if step is None else step
     given = (start, stop, step)
     wanted = None if dtype is None else as_dtype(dtype)
-    are_floats = any(isinstance(each, float) for each in given)
-    if (are_floats or dtype is not None) and all(isinstance(each, (int, float)) for each in given):
-        inputs = [convert_to_tensor(each, _dtype_of_limits(given)) for each in given]
+    numbers = [each for each in given if isinstance(each, (int, float))]
+    if len(numbers) == 3 and (dtype is not None or any(isinstance(number, float) for number in numbers)):
+        inputs = [convert_to_tensor(number, _dtype_of_limits(numbers)) for number in numbers]
         wanted = wanted or dtypes.default_float()
     else:
         inputs = promote(*given)
