@@ -481,6 +481,26 @@ def test_every_rule_has_a_name_of_its_own():
     assert {rule.name for rule in rules if not rule.is_exact} == {
         "single rows put in their places",
         "small powers of floats as products",
+        "sums of transposes",
         "transposes of products",
         "x ** -1 as 1 / x",
     }
+
+
+@settings(max_examples=examples(25, 300), deadline=None)
+@given(st.permutations(range(3)), st.sets(st.integers(0, 2), max_size=2), st.booleans(), st.booleans())
+def test_sums_of_transposes(order: list[int], axes: set[int], is_bias: bool, is_open: bool):
+    """Sums, and gradients of what was broadcast along the first axes, of transposes of known and of open sizes."""
+    values = np.random.default_rng(0).normal(size=(2, 3, 4))
+    with Graph().as_default():
+        x = ab.placeholder((None, 3, 4) if is_open else values.shape, "float64", "x")
+        turned = ops.transpose(x, order)
+        if is_bias:
+            b = ab.Variable(np.zeros(values.transpose(order).shape[len(axes) :]), name="b")
+            summed = ab.gradients(ops.sum(turned * b), b)[0]
+            wanted = values.transpose(order).sum(axis=tuple(range(len(axes))))
+        else:
+            summed = ops.sum(turned, axis=tuple(axes))
+            wanted = values.transpose(order).sum(axis=tuple(axes))
+        with ab.Session() as session:
+            np.testing.assert_allclose(session.run(summed, {x: values}), wanted, rtol=1e-12)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ...common.dtypes import accumulator_of
 from ...common.identity import is_same
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
@@ -25,7 +26,8 @@ from ...ops.arrays.segments import GatherSegments
 from ...ops.arrays.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, SizeOf, Squeeze, elements
 from ...ops.base import Constant
 from ...ops.linear_algebra.products import BatchMatMul, FlattenRows, MatMul, UnflattenRows
-from ...ops.run_time_shapes import ReshapeToShape
+from ...ops.math.reduced import Sum
+from ...ops.run_time_shapes import ReshapeToShape, SumToShape
 from ..framework.patterns import ANY, Match, constant, constant_of, only_use, op, tensor
 from ..framework.rules import Rewrite, Rule, Site, shape_of
 
@@ -102,6 +104,28 @@ def _one_transpose(match: Match, site: Site) -> Rewrite:
         return None
     axes, before = (match[name].op.order(len(x.shape)) for name in ("transpose", "inner"))
     return site.make(Transpose(tuple([before[axis] for axis in axes])), x)
+
+
+def _sum_of_origin(match: Match, site: Site) -> Rewrite:
+    """Sum what was transposed, which kernels read as it is, and transpose what is left, which is smaller."""
+    x, operation = match["x"], match["sum"]
+    total = operation.op if isinstance(operation.op, Sum) else _sum_over_first_axes(operation.op, operation.inputs[0])
+    if total is None or x.shape is None or total.axes is None or total.keepdims:
+        return None
+    order = match["transpose"].op.order(len(x.shape))
+    left = [axis for place, axis in enumerate(order) if place not in total.axes]
+    axes = tuple(sorted([order[place] for place in total.axes]))
+    summed = site.make(replace(total, axes=axes), x)
+    kept = sorted(left)
+    return summed if left == kept else site.make(Transpose(tuple([kept.index(axis) for axis in left])), summed)
+
+
+def _sum_over_first_axes(op: SumToShape, x: Symbol) -> Sum | None:
+    """Return the sum that undoes broadcasting of `x` along the first axes; None for any other."""
+    if x.shape is None or op.shape is None or None in op.shape or x.shape[len(x.shape) - len(op.shape) :] != op.shape:
+        return None
+    axes = tuple(range(len(x.shape) - len(op.shape)))
+    return Sum(axes, False, accumulator_of(x.dtype)) if axes else None
 
 
 def _reshapes(match: Match, site: Site) -> Rewrite:
@@ -325,6 +349,7 @@ _x, _a, _b = tensor("x"), tensor("a"), tensor("b")
 _swapped_a, _swapped_b = (op(Transpose, of=[each], where=_swaps_last_two) for each in (_a, _b))
 _product = partial(op, BatchMatMul, MatMul, name="product")
 _transpose = partial(op, Transpose, name="transpose")
+_sum = partial(op, Sum, SumToShape, name="sum")
 _broadcast = partial(op, BroadcastTo, name="broadcast", where=_has_known_shape)
 _item = partial(op, GetItem, name="item", where=_takes_by_numbers)
 _joined = partial(op, name="joined")
@@ -345,6 +370,7 @@ RULES = (
     Rule("transposes that change nothing", _transpose(of=[_x]), _no_transpose),
     Rule("transposes of transposes", _transpose(of=[op(Transpose, of=[_x], name="inner")]), _one_transpose),
     Rule("transposes of products", _transpose(of=[only_use(_matmul)]), _transposed_product, is_exact=False),
+    Rule("sums of transposes", _sum(of=[_transpose(of=[_x])]), _sum_of_origin, is_exact=False),
     Rule("reshapes of reshapes", op(*_RESHAPING, name="reshape"), _reshapes),
     Rule("broadcasts that change nothing", _broadcast(of=[_x]), _no_broadcast),
     Rule("broadcasts of broadcasts", _broadcast(of=[op(BroadcastTo, of=[_x])]), _one_broadcast),
