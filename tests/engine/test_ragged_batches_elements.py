@@ -31,6 +31,7 @@ _ELEMENTS: dict[str, Callable[..., Any]] = {
     "take(x, t)": lambda x, y, t: ops.take(x, t, axis=0),
     "x[STEPS - 1 - t]": lambda x, y, t: x[STEPS - 1 - t],
     "x[t] twice": lambda x, y, t: x[t] * 0.5 + ops.sin(x[t]),
+    "x[t], x[0]": lambda x, y, t: x[t] + x[0],
     "y[:, t]": lambda x, y, t: y[:, t],
 }
 
@@ -97,7 +98,6 @@ def test_elements_from_a_later_one_on() -> None:
 @pytest.mark.parametrize(
     ("element", "reason"),
     [
-        (lambda x, y, t: x[t] + x[0], "'x' is taken by rows or elements, and as a whole"),
         (lambda x, y, t: x[t] + ops.mean(x, axis=0), "'x' is taken by rows or elements, and as a whole"),
         (lambda x, y, t: x[t] + x[STEPS - 1 - t // 2], "reads elements in no order that is known"),
         (lambda x, y, t: x[t - 1], "begins at an element that is not known"),

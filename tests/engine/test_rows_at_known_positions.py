@@ -1,4 +1,4 @@
-"""Rows at positions that are no tensors: taken before loops, and gradients that are whole where all rows are used."""
+"""Rows at positions that are no tensors, of tensors that loops capture: they are taken before the loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.control_flow.while_loop import While
-from anabranch.engine.graph import IndexedSlices
 from anabranch.engine.ops.containers.tensor_arrays import ArrayWrite
 from anabranch.engine.runtime.interpreter import Interpreter
 
@@ -153,43 +152,3 @@ def test_loops_in_loops():
         found = session.run(gradient)
     a, b = TABLE[1], TABLE[2]  # h = a**4 + b * a**2 + b
     np.testing.assert_allclose(found, [0 * a, 4 * a**3 + 2 * b * a, a**2 + 1], rtol=1e-12)
-
-
-@pytest.mark.parametrize("positions", [[0, 1, 2], [2, 0, 1], [-1, 0, 1]])
-def test_gradient_of_all_rows_is_a_tensor(positions: list[int]):
-    table = ab.Variable(TABLE, name="table")
-    loss = sum(ops.sum((1.0 + k) * table[position]) for k, position in enumerate(positions))
-    (gradient,) = ab.gradients(loss, table)
-    assert not isinstance(gradient, IndexedSlices)
-    expected = np.zeros_like(TABLE)
-    expected[positions] += np.arange(1.0, 4.0)[:, None]
-    with ab.Session() as session:
-        np.testing.assert_array_equal(session.run(gradient), expected)
-
-
-@pytest.mark.parametrize("positions", [[0, 1], [0, 1, 1], [0, 1, 2, 2], [0, -3, 1]])
-def test_gradient_of_some_rows_or_of_rows_more_than_once_consists_of_rows(positions: list[int]):
-    table = ab.Variable(TABLE, name="table")
-    loss = sum(ops.sum((1.0 + k) * table[position]) for k, position in enumerate(positions))
-    (gradient,) = ab.gradients(loss, table)
-    assert isinstance(gradient, IndexedSlices)
-    expected = np.zeros_like(TABLE)
-    np.add.at(expected, positions, np.arange(1.0, 1 + len(positions))[:, None])
-    with ab.Session() as session:
-        np.testing.assert_array_equal(session.run(ab.convert_to_tensor(gradient)), expected)
-
-
-def test_tapes_give_the_same():
-    table = ab.Variable(TABLE, name="table")
-    for positions, kind in (([0, 2, 1], ab.Tensor), ([0, 2], IndexedSlices)):
-        with ab.GradientTape() as tape:
-            loss = sum((ops.sum(table[position] ** 2) for position in positions), ops.zeros((), "float64"))
-        gradient = tape.gradient(loss, table)
-        assert isinstance(gradient, kind)
-
-
-def test_tables_without_rows_have_gradients_without_rows():
-    table = ab.Variable(np.zeros((0, 3)), name="table")
-    (gradient,) = ab.gradients(ops.sum(ops.take(table, np.zeros((0,), "int32"), axis=0)), table)
-    with ab.Session() as session:
-        assert session.run(ab.convert_to_tensor(gradient)).shape == (0, 3)

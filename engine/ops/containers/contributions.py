@@ -7,8 +7,7 @@ from typing import Any
 
 from ...graph.slices import IndexedSlices
 from ...graph.tensor import Tensor
-from ..arrays.shaping import constant_value, expand_dims, reshape, shape, size
-from ..base import convert_to_tensor
+from ..arrays.shaping import expand_dims, reshape, shape, size
 from ..run_time_shapes import runtime_shape
 
 
@@ -31,9 +30,7 @@ class PartialSum(Contribution):
 def rows_of(x: Tensor, indices: Tensor, values: Tensor) -> IndexedSlices:
     """Return the cotangent of `x`, of which the rows at `indices`, of any shape, have the cotangents `values`."""
     if indices.shape == ():
-        known = constant_value(indices)
-        indices = expand_dims(indices, 0) if known is None else convert_to_tensor(known.reshape(1))
-        values = expand_dims(values, 0)
+        indices, values = expand_dims(indices, 0), expand_dims(values, 0)
     elif indices.shape is None or len(indices.shape) > 1:
         indices, values = reshape(indices, (-1,)), reshape(values, (size(indices), *shape(x)[1:]))
     return IndexedSlices(values, indices, runtime_shape(x))

@@ -24,7 +24,7 @@ from ..arrays.gathering import AddRows, PutRows, Take, add_rows, checked_positio
 from ..arrays.joining import concatenate
 from ..arrays.scattering import GatherLast, ScatterUpdate
 from ..arrays.segments import segment_sum
-from ..arrays.shaping import constant_value, expand_dims, shape, size
+from ..arrays.shaping import expand_dims, shape, size
 from ..arrays.sorting import unique
 from ..base import apply, as_array, cast, convert_to_tensor
 from ..run_time_shapes import runtime_shape, zeros_of
@@ -52,24 +52,8 @@ class SlicesSum(PartialSum):
         return apply(AddRows(0, True), dense, joined.values, joined.indices)
 
     def put_together(self, sparse: bool) -> Any:
-        whole = self._whole()
-        if whole is not None:
-            return whole
         joined = self.joined()
         return joined if sparse else joined.to_dense()
-
-    def _whole(self) -> Tensor | None:
-        """Return the cotangent as a tensor where the parts are known to be all of its rows, each once; else None."""
-        rows = (self.parts[0].shape or (None,))[0]
-        if rows is None or rows != sum([(part.indices.shape or (0,))[0] or 0 for part in self.parts]):
-            return None
-        found = [(constant_value(part.indices), part.values) for part in self.parts]
-        if any(positions is None or not positions.size for positions, _ in found):
-            return None
-        found.sort(key=lambda pair: int(pair[0][0]) % rows)
-        if not np.array_equal(np.concatenate([positions for positions, _ in found]) % rows, np.arange(rows)):
-            return None
-        return concatenate([values for _, values in found], axis=0)
 
     def joined(self) -> IndexedSlices:
         """Return all parts as one."""
