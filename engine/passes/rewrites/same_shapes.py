@@ -64,10 +64,13 @@ def _sum_over_axes(match: Match, step: Rewriter) -> Change | None:
     if extra and ones:
         return None
     axes = (*range(extra), *ones)
-    x = match["x"]
-    step.update(match["change"], Sum(axes, not extra, accumulator_of(x.dtype)), [x])
-    step.narrow([match["change"]])  # of a size of 1 the operation before may not have known
-    return Change(match["change"], f"is a sum over axes {list(axes)}")
+    x, change = match["x"], match["change"]
+    total = Sum(axes, not extra, accumulator_of(x.dtype))
+    if not change.outputs[0].spec.accepts(total.infer(x.spec)):
+        return None  # of a size that is known here, but not of what is summed
+    step.update(change, total, [x])
+    step.narrow([change])  # of a size of 1 the operation before may not have known
+    return Change(change, f"is a sum over axes {list(axes)}")
 
 
 def _take_of_origin(match: Match, step: Rewriter) -> Change | None:
