@@ -7,6 +7,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
+from anabranch.engine.codegen.host.refits import refits
 
 
 def data(*shape: int) -> Any:
@@ -130,6 +131,7 @@ def test_refused_implementations() -> None:
         layers.LSTM(2, implementation=3)
 
 
+@pytest.mark.kernels
 def test_training_of_a_gru_has_no_loop_in_python():
     model = ab.Sequential([layers.GRU(8)])
     x = np.random.default_rng(0).normal(size=(4, 70, 3)).astype("float32")
@@ -138,3 +140,17 @@ def test_training_of_a_gru_has_no_loop_in_python():
     report = str(model.explain(x, np.zeros((4, 8), "float32"), kind="train", passes=True))
     assert report.count("is one native function") == 2
     assert "runs in Python" not in report
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("make", [layers.LSTM, layers.GRU, layers.SimpleRNN])
+def test_kernels_copy_no_operands(make: Any) -> None:
+    model = ab.Sequential([make(64)])
+    x = np.random.default_rng(0).normal(size=(32, 12, 16)).astype("float32")
+    model.compile("sgd", "mse")
+    y = np.zeros((32, 64), "float32")
+    for step in (lambda: model.predict_on_batch(x), lambda: model.train_on_batch(x, y)):
+        step()
+        before = refits.count
+        step()
+        assert refits.count == before
