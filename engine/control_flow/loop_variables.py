@@ -8,6 +8,7 @@ from typing import Any
 
 from ..common.dtypes import is_differentiable, name_of
 from ..common.nest import flatten, flatten_with_path, is_mapping, is_nested, is_sequence, sorted_keys
+from ..graph.context import graph_context
 from ..graph.spec import ArraySpec, Spec, TensorSpec, as_shape, kind_of, shape_accepts, shape_text
 from ..graph.tensor import Tensor
 from ..graph.value import Value
@@ -26,6 +27,8 @@ def as_arguments(values: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _own(value: Value) -> Tensor:
+    if type(value) is Value and not graph_context.tapes:  # there is nothing to record
+        return Value(value.array, value.of_weights)
     return apply(Identity(), value) if isinstance(value.spec, TensorSpec) else value
 
 
