@@ -70,8 +70,7 @@ def gradients(
     if any(isinstance(x, ShardedVariable) for x in flatten(xs)):
         items, stops = flatten(xs), expanded(flatten(stop_gradients))
         return regrouped(items, gradients(ys, expanded(items), grad_ys, stops, unconnected_gradients, name))
-    if unconnected_gradients not in ("none", "zero"):
-        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {unconnected_gradients!r}.")
+    check_unconnected(unconnected_gradients, unconnected_gradients)
     ys = dense(ys)
     targets = [_as_target(y) for y in flatten(ys)]
     if not targets:
@@ -96,6 +95,16 @@ def gradients(
             found[number] += parts
         del found[len(sources) :]
         return [_total(parts, x, zero) for parts, x in zip(found, flatten(xs), strict=True)]
+
+
+def check_unconnected(word: str, given: object) -> None:
+    """Check the word for what gradients by unconnected sources are, of an argument that is shown as it was given.
+
+    Raises:
+        ValueError: it is another word.
+    """
+    if word not in ("none", "zero"):
+        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {given!r}.")
 
 
 def _graph_of(targets: list[Tensor]) -> Graph:

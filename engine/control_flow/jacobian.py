@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autodiff.gradients import gradients
+from ..autodiff.gradients import check_unconnected, gradients
 from ..common.nest import flatten, map_structure, pack_as
 from ..graph.tensor import Tensor
 from ..ops.arrays.axes import moveaxis
@@ -135,8 +135,7 @@ def batch_jacobian(y: Any, x: Any, unconnected_gradients: str = "none", parallel
 
 
 def _check_arguments(name: str, y: Any, unconnected_gradients: str) -> None:
-    if unconnected_gradients not in ("none", "zero"):
-        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {unconnected_gradients!r}.")
+    check_unconnected(unconnected_gradients, unconnected_gradients)
     if callable(y):
         raise TypeError(
             f"{name} takes a tensor and what it was computed from; got a function instead. Call it first, "

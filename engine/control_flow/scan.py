@@ -73,18 +73,27 @@ def scan(
 
 
 def _scan(
-    f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, length: Any, reverse: bool, finds_sizes: bool
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    length: Any,
+    reverse: bool,
+    finds_sizes: bool,
+    name: str = "scan",
 ) -> tuple[Any, Any]:
-    """Scan as `scan` does; without `finds_sizes`, results of no steps have 0 for sizes found only in the run."""
+    """Scan as `scan` does, by the name that errors of lengths give.
+
+    Without `finds_sizes`, results of no steps have 0 for sizes found only in the run.
+    """
     f = _with_dense_results(f)
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
-    steps = _length("scan", sequences, length)
+    steps = _length(name, sequences, length)
     if not isinstance(steps, Symbol) and symbol_in([init, sequences]) is None and not in_explicit_graph():
         found = run_at_once(lambda: _scan_values(f, init, xs, sequences, int(steps), reverse), "scan")
         if not isinstance(found, Symbol):
             return found
         with found.graph.entered():
-            return _scan(f, init, xs, length, reverse, finds_sizes)
+            return _scan(f, init, xs, length, reverse, finds_sizes, name)
     inputs = [TensorArray(x.dtype, steps).unstack(of_length(x, steps)) for x in sequences]
     creations = Creations()
     with creations.replay():
@@ -219,9 +228,7 @@ def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
     Tensor([1., 4.], dtype=float32)
     """
     check_takes("map_fn: f", f, 1, ONE_ELEMENT)
-    _length("map_fn", [convert_to_tensor(leaf) for leaf in flatten(xs)], None)
-    _, ys = scan(lambda carry, x: (carry, f(x)), (), xs, reverse=reverse)
-    return ys
+    return _scan(lambda carry, x: (carry, f(x)), (), xs, None, reverse, finds_sizes=True, name="map_fn")[1]
 
 
 def map_rows(f: Callable[..., Any], xs: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...engine import ops
 from ...engine.autodiff import gradients
 from ...engine.autodiff.custom_gradient import variable_read_by
-from ...engine.autodiff.gradients import cotangents_for
+from ...engine.autodiff.gradients import check_unconnected, cotangents_for
 from ...engine.autodiff.tape import Tape
 from ...engine.control_flow.jacobian import batch_jacobian, jacobian
 from ...engine.graph import (
@@ -254,11 +254,13 @@ class GradientTape:
         """Return the tensors on the way to `targets` that were computed before the tape began, or while it paused."""
         found: dict[Symbol, None] = {}
         seen: set[Operation] = set()
+        spans = self._recorded_spans()
         pending = [target for target in targets if isinstance(target, Symbol) and target.graph is self._graph]
         while pending:
             tensor = pending.pop()
             operation = tensor.operation
-            if not self._is_recorded(operation):
+            # What is built behind the block counts, too: a mean of a loss, say.
+            if operation.index < spans[-1].stop and not any(operation.index in span for span in spans):
                 if operation.inputs and tensor.spec.differentiable:  # reads of variables and feeds are beginnings
                     found[tensor] = None
                 continue
@@ -266,11 +268,6 @@ class GradientTape:
                 seen.add(operation)
                 pending += operation.inputs
         return list(found)
-
-    def _is_recorded(self, operation: Operation) -> bool:
-        spans = self._recorded_spans()
-        # What is built behind the block counts, too: a mean of a loss, say.
-        return operation.index >= spans[-1].stop or any(operation.index in span for span in spans)
 
 
 def _packed(sources: Sources, found: list[object]) -> Any:
@@ -284,8 +281,7 @@ def unconnected_choice(unconnected_gradients: str | Enum) -> str:
         ValueError: it is another word.
     """
     word = str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
-    if word not in ("none", "zero"):
-        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {unconnected_gradients!r}.")
+    check_unconnected(word, unconnected_gradients)
     return word
 
 

@@ -132,7 +132,7 @@ def nanstd(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tens
 def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """Return `x` with NaN and infinities replaced; no gradient flows to what is replaced.
 
-    Of complex numbers the real and the imaginary parts are looked at one by one.
+    The real and the imaginary parts of complex numbers are replaced one by one.
 
     Args:
         posinf: for infinity; by default the greatest finite number of the dtype.
