@@ -260,6 +260,13 @@ def test_dropout():
     np.testing.assert_array_equal(dx, value)  # the same mask
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_dropout_of_float64_scales_by_a_number_of_float64(is_known: bool):
+    rate = 0.1 if is_known else ops.convert_to_tensor(0.1, "float64")
+    kept = run(random.dropout(np.ones(64, "float64"), rate, seed=1))
+    assert set(np.unique(kept).tolist()) == {0.0, 1 / 0.9}
+
+
 def test_dropout_noise_shape():
     x = np.ones((50, 6, 4), "float32")
     y = run(random.dropout(x, 0.5, noise_shape=(None, 1, 4), seed=1))

@@ -14,6 +14,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.op import Op
+from ...ops.math.bits import half_threshold
 from ...ops.random.samplers import RandomIntegers, RandomKeep, RandomNormal, RandomUniform
 from ..expression.expression import HALVES, UnsupportedError
 from .elementwise import C_TYPES, HEADERS, ROUNDED, WIDENED
@@ -151,11 +152,10 @@ def _bounds(op: RandomUniform) -> tuple[Any, Any]:
 
 def _keep(op: RandomKeep, name: str) -> DrawLaunch:
     per_block = 2 * _BLOCK_WORDS
-    zero, kept = ("0.0", "scale") if name == "float64" else ("0.0f", "scale")
-    lines = [f"{C_TYPES[name]} value = {_rounded(name, f'({_bits(per_block)} >= least ? {kept} : {zero})')};"]
-    source = _blockwise(name, per_block, "unsigned least, float scale", lines)
-    least = np.uint32(min(round(op.rate * 2**32), 2**32 - 1))
-    return DrawLaunch(source, per_block, (least, np.float32(1.0 / (1.0 - op.rate))))
+    kind, zero = ("double", "0.0") if name == "float64" else ("float", "0.0f")
+    lines = [f"{C_TYPES[name]} value = {_rounded(name, f'({_bits(per_block)} >= least ? scale : {zero})')};"]
+    source = _blockwise(name, per_block, f"unsigned least, {kind} scale", lines)
+    return DrawLaunch(source, per_block, (np.uint32(half_threshold(op.rate)), op.scale))
 
 
 def _integers(op: RandomIntegers, name: str) -> DrawLaunch:

@@ -63,7 +63,7 @@ def _keep(context: FormContext, operation: Operation, inputs: Sequence[Value]) -
     op, function, target = op_of(operation, RandomKeep), context.function, _target(context, operation)
     kind = _floating(target)
     words = _words(function, inputs, target.size, "float")
-    least, scale = half_threshold(op.rate), literal(np.float32(1.0 / (1.0 - op.rate)), kind)
+    least, scale = half_threshold(op.rate), literal(op.scale, kind)
     with function.count(target.size) as k:
         is_kept = function.let(f"icmp uge i32 {function.load('i32', words.pointer, k)}, {least}")
         function.store(kind, function.choose(is_kept, scale, literal(0, kind), kind), target.pointer, k)

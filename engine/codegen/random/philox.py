@@ -38,13 +38,15 @@ _FLOATS = f"<{_LANES} x float>"
 def keep_runner(operation: Operation) -> Runner:
     """Return a runner of `RandomKeep`."""
     op = op_of(operation, RandomKeep)
-    run, least = _function("keep"), half_threshold(op.rate)
-    scale = int(np.float32(1.0 / (1.0 - op.rate)).view("int32"))
+    run, least, scale = _function("keep"), half_threshold(op.rate), op.scale
+    is_wide = scale.dtype == dtypes.float64
+    bits = int(np.float32(1 if is_wide else scale).view("int32"))
 
     def keep(key: Any, *dynamic: Any) -> Any:
         shape = fill_shape(op.shape, dynamic)
-        found = _drawn(run, key, element_count(shape), least, scale)
-        return found.astype(op.dtype, copy=False).reshape(shape)[()]
+        found = _drawn(run, key, element_count(shape), least, bits)
+        found = found * scale if is_wide else found.astype(op.dtype, copy=False)
+        return found.reshape(shape)[()]
 
     return keep
 

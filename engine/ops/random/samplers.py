@@ -296,6 +296,10 @@ class RandomIntegers(RandomOp):
         yield ErrorSample(lambda: randint((2,), 0, 3, "float32"), ValueError, "draws integers", "dtype")
 
 
+def _at_least_float32(dtype: Any) -> Any:
+    return np.float64 if dtype == dtypes.float64 else np.float32
+
+
 @drawn_by_row
 @dataclass(frozen=True)
 class RandomKeep(RandomOp):
@@ -303,13 +307,17 @@ class RandomKeep(RandomOp):
 
     rate: float = 0.5
 
+    @property
+    def scale(self) -> Any:
+        """What stands where an element is kept: a number of the dtype, or of float32 for half types."""
+        return _at_least_float32(self.dtype)(1.0 / (1.0 - self.rate))
+
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return self.draw_part(key, shape, (0, 0))
 
     def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
         kept = half_words(key, element_count(shape), part[0]) >= np.uint32(half_threshold(self.rate))
-        scale = 1.0 / (1.0 - self.rate)
-        return as_scalar_or_array((kept * np.float32(scale)).astype(self.dtype, copy=False).reshape(shape))
+        return as_scalar_or_array((kept * self.scale).astype(self.dtype, copy=False).reshape(shape))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -539,7 +547,7 @@ def dropout(inputs: TensorLike, rate: Any, noise_shape: ShapeLike | None = None,
     """
     rate, tensor = checked_rate("random.dropout", rate), as_floating(inputs)
     if isinstance(rate, (Tensor, Variable)):
-        part = cast(rate, dtypes.float32)
+        part = cast(rate, _at_least_float32(tensor.dtype))
         is_part = part < 1
         scale = where(is_part, 1 / where(is_part, 1 - part, 1.0), 0.0)
         kept = uniform(_noise_shape(tensor, noise_shape), seed=seed) >= part
