@@ -39,6 +39,11 @@ def half_threshold(rate: float) -> int:
     return min(round(rate * 2**32), 2**32 - 1)
 
 
+def computing_type(dtype: DType) -> DType:
+    """Return the dtype in which random numbers of a dtype are computed: float64 for itself, else float32."""
+    return dtypes.float64 if dtype == dtypes.float64 else dtypes.float32
+
+
 def unit_numbers(key: Any, count: int, dtype: DType, start: int = 0) -> Any:
     """Return `count` uniforms in [0, 1), in float64 or (for narrower types, too) in float32, from number `start` on."""
     if dtype == dtypes.float64:

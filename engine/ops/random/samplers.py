@@ -53,6 +53,7 @@ from ..base import (
 from ..entrance import guard_entrances
 from ..math.bits import (
     RandomOp,
+    computing_type,
     element_count,
     floating_dtype,
     half_threshold,
@@ -296,10 +297,6 @@ class RandomIntegers(RandomOp):
         yield ErrorSample(lambda: randint((2,), 0, 3, "float32"), ValueError, "draws integers", "dtype")
 
 
-def _at_least_float32(dtype: Any) -> Any:
-    return np.float64 if dtype == dtypes.float64 else np.float32
-
-
 @drawn_by_row
 @dataclass(frozen=True)
 class RandomKeep(RandomOp):
@@ -309,8 +306,8 @@ class RandomKeep(RandomOp):
 
     @property
     def scale(self) -> Any:
-        """What stands where an element is kept: a number of the dtype, or of float32 for half types."""
-        return _at_least_float32(self.dtype)(1.0 / (1.0 - self.rate))
+        """The value of elements that are kept: of the dtype, or of float32 for half types."""
+        return computing_type(self.dtype).type(1.0 / (1.0 - self.rate))
 
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return self.draw_part(key, shape, (0, 0))
@@ -539,7 +536,7 @@ def dropout(inputs: TensorLike, rate: Any, noise_shape: ShapeLike | None = None,
     """Set a random part of the elements, `rate`, to 0, and scale the others by ``1 / (1 - rate)``.
 
     Args:
-        rate: from 0 to 1 (inclusive: everything is dropped); a number, or a scalar tensor or variable.
+        rate: from 0 to 1 (where everything is dropped); a number, or a scalar tensor or variable.
         noise_shape: the shape of the mask, which broadcasts to that of `inputs`; None in it means the input's size.
 
     Raises:
@@ -547,9 +544,8 @@ def dropout(inputs: TensorLike, rate: Any, noise_shape: ShapeLike | None = None,
     """
     rate, tensor = checked_rate("random.dropout", rate), as_floating(inputs)
     if isinstance(rate, (Tensor, Variable)):
-        part = cast(rate, _at_least_float32(tensor.dtype))
-        is_part = part < 1
-        scale = where(is_part, 1 / where(is_part, 1 - part, 1.0), 0.0)
+        part = cast(rate, computing_type(tensor.dtype))
+        scale = where(part < 1, 1 / where(part < 1, 1 - part, 1.0), 0.0)
         kept = uniform(_noise_shape(tensor, noise_shape), seed=seed) >= part
         return tensor * cast(where(kept, scale, 0.0), tensor.dtype)
     if rate == 0:
