@@ -20,7 +20,8 @@ from ..ops.internal.product_then import WinogradThen
 from ..ops.linear_algebra.products import MatMul
 from ..passes.framework.prune import all_operations
 from ..passes.fusion.fuse import FusionRule
-from .elementwise.bound import BoundKernel
+from .elementwise.apart import loops_apart
+from .elementwise.bound import BoundKernel, FusedKernel
 from .elementwise.dynamic import fused_runner
 from .elementwise.kernel_specs import can_fuse, kernel_spec, loop_numbers, specs_of
 from .expression.builder import ExpressionBuilder
@@ -208,4 +209,5 @@ def _bound_fused(op: Fused, inputs: tuple[TensorSpec, ...], outputs: tuple[Tenso
 
         return bind_rows(op, inputs, outputs)
     spec = kernel_spec(op, inputs, outputs)
-    return BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))
+    numbers = loop_numbers(spec, inputs, outputs)
+    return FusedKernel(spec, inputs, outputs, numbers, lambda strides: loops_apart(op, inputs, outputs, strides, {}))

@@ -1,9 +1,14 @@
-"""Elementwise kernels for matrices with gaps between rows, such as columns of a wider one (the gates of a cell)."""
+"""Elementwise kernels that read operands by their strides: with gaps between rows, or the same row again.
+
+Such are the parts of a concatenation's gradient, columns of a wider matrix, and what is broadcast. A copy of them would
+be written, and read once more. Along a row, elements follow each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,8 +17,10 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
 from ..expression.llvm import KernelSpec
 from ..llvm.library import library
-from .kernel_specs import KernelTable, kernel_spec, loop_numbers
+from .kernel_specs import KernelTable, aligned, kernel_spec, loop_numbers, loops_of, static_shape
 from .open_sizes import BoundedCache, Shape, Shapes, pattern_of
+
+Steps = Mapping[int, Shape]  # of operands, by their positions: elements from one to the next along each axis
 
 _COPIED = ("float32", "float64", "int32", "int64")  # dtypes of which kernels keep all bits
 
@@ -33,8 +40,7 @@ class KernelsApart:
         self._results = results
         # By shapes, strides and the shape of the results.
         self._bound = BoundedCache[tuple[Shapes, Shapes, Shape], KernelTable | None](self._bind)
-        # By which operands have gaps between rows, and which axes have more than one element.
-        self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
+        self._known: dict[Any, KernelSpec] = {}
 
     def run(self, shapes: Shapes, values: tuple[Any, ...], out: tuple[Any, ...]) -> bool:
         """Compute what `out` is for from operands of these shapes, without copies of them; False if no kernel does."""
@@ -46,23 +52,80 @@ class KernelsApart:
         shapes, strides, shape = key
         inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
         outputs = [TensorSpec(shape, dtype) for dtype in self._results]
-        apart = tuple(
-            k for k, (spec, steps) in enumerate(zip(inputs, strides, strict=True)) if _is_strided(spec, steps, shape)
-        )
-        if not apart or 1 in shape:
-            return None
-        pattern = apart, pattern_of(shapes)
-        if pattern not in self._compiled:
-            spec = kernel_spec(self._op, inputs, outputs, has_loop_for_each_axis=True, apart=apart)
-            self._compiled[pattern] = spec, library.get([spec])[0]
-        spec, entry = self._compiled[pattern]
-        numbers = loop_numbers(spec, inputs, outputs, has_loop_for_each_axis=True)
-        for position, (k, _) in enumerate(spec.strided, spec.loops):
-            if k in apart:
-                numbers[position] = strides[k][0] // int(self._dtypes[k].itemsize)
-        kernel = KernelTable(spec, inputs, outputs, numbers, strides)
-        kernel.entry = entry
-        return kernel
+        return loops_apart(self._op, inputs, outputs, strides, self._known)
+
+
+def loops_apart(
+    op: Fused,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    strides: Shapes,
+    known: dict[Any, KernelSpec],
+) -> KernelTable | None:
+    """Return the kernel for operands of these strides, which reads those by their strides that it can (`is_strided`).
+
+    Args:
+        op: what it computes: elementwise, without layouts.
+        inputs: what it reads.
+        outputs: what it writes.
+        strides: of what it reads, in bytes.
+        known: the kernels of the op that there are, by what they depend on.
+
+    Returns:
+        None if it can read none.
+    """
+    space = static_shape(outputs[0])
+    shapes = [aligned(static_shape(spec), len(space)) for spec in inputs]
+    long = [axis for axis, size in enumerate(space) if size != 1]
+    steps = {k: aligned(own, len(space)) for k, own in steps_apart(inputs, strides).items()}
+    steps = {k: own for k, own in steps.items() if shapes[k][long[-1]] == 1 or own[long[-1]] == 1}
+    if not steps:
+        return None
+    cuts = frozenset(
+        inner
+        for outer, inner in pairwise(long)
+        if any(shapes[k][outer] != 1 and own[outer] != own[inner] * shapes[k][inner] for k, own in steps.items())
+    )
+    key = tuple(steps), cuts, pattern_of(shapes)
+    if key not in known:
+        known[key] = kernel_spec(op, inputs, outputs, apart=tuple(steps), cuts=cuts)
+    spec, loops = known[key], loops_of(space, shapes, cuts)
+    numbers = loop_numbers(spec, inputs, outputs, cuts)
+    for position, (k, loop) in enumerate(spec.strided, spec.loops):
+        if k in steps:
+            numbers[position] = steps[k][loops[loop][-1]]
+    return apart_table(spec, inputs, outputs, numbers, strides)
+
+
+def apart_table(
+    spec: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], numbers: Sequence[int], strides: Shapes
+) -> KernelTable:
+    """Return a kernel that reads some operands by their strides, compiled; see `KernelTable`."""
+    found = KernelTable(spec, inputs, outputs, numbers, strides)
+    (found.entry,) = library.get([spec])
+    return found
+
+
+def steps_apart(inputs: Sequence[TensorSpec], strides: Shapes) -> dict[int, Shape]:
+    """Return the steps along the axes of those operands that are not contiguous, in elements.
+
+    Args:
+        inputs: the operands.
+        strides: theirs, in bytes.
+    """
+    found: dict[int, Shape] = {}
+    for k, (spec, own) in enumerate(zip(inputs, strides, strict=True)):
+        size = int(spec.dtype.itemsize)
+        if any(step % size for step in own):
+            continue
+        steps = tuple([step // size for step in own])
+        dense = 1
+        for dim, step in zip(static_shape(spec)[::-1], steps[::-1], strict=True):
+            if dim != 1 and step != dense:
+                found[k] = steps
+                break
+            dense *= dim
+    return found
 
 
 @cache
@@ -71,26 +134,13 @@ def _copies(dtype: Any) -> KernelsApart:
 
 
 def copied_by_rows(value: Any, dtype: Any) -> Any:
-    """Return a contiguous copy of an array whose rows are equally far apart, which threads share; None of any other.
+    """Return a contiguous copy of an array whose rows are contiguous, which threads share; None of any other.
 
     Args:
         value: an array of that very dtype.
         dtype: native; others than `_COPIED` are left to NumPy.
     """
-    shape = value.shape
-    if len(shape) < 2 or not value.flags.aligned or dtype.name not in _COPIED:
+    if value.ndim < 2 or not value.flags.aligned or dtype.name not in _COPIED:
         return None
-    try:
-        rows = np.reshape(value, (-1, shape[-1]), copy=False)
-    except ValueError:  # the rows are not equally far apart
-        return None
-    made = np.empty(shape, dtype)
-    return made if _copies(dtype).run((rows.shape,), (rows,), (made.reshape(rows.shape),)) else None
-
-
-def _is_strided(spec: TensorSpec, strides: Shape, shape: Shape) -> bool:
-    """Test whether an operand is a matrix of the shape of the result, with gaps between its rows."""
-    size = int(spec.dtype.itemsize)
-    if spec.shape != shape or len(shape) != 2:
-        return False
-    return strides[1] == size and strides[0] > shape[1] * size and not strides[0] % size
+    made = np.empty(value.shape, dtype)
+    return made if _copies(dtype).run((value.shape,), (value,), (made,)) else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Self
 
@@ -20,7 +21,8 @@ from ..host.refits import refits
 from ..llvm.entry import Kernel, table_layout
 from ..llvm.library import library
 from .apart import copied_by_rows
-from .kernel_specs import KernelTable, Shape, fits, native_dtype
+from .kernel_specs import KernelTable, Shape, fits, native_dtype, static_shape
+from .open_sizes import BoundedCache, Shapes
 
 
 class BoundKernel(KernelTable):
@@ -105,6 +107,41 @@ class BoundKernel(KernelTable):
         for output, result in zip(outputs, results, strict=True):
             if output is not result:
                 output[...] = result
+
+
+class FusedKernel(BoundKernel):
+    """The kernel of a fused op. Operands that are not contiguous are read by their strides, where a kernel can.
+
+    Args:
+        spec, inputs, outputs, numbers: as for `BoundKernel`.
+        bind: gives the kernel for operands of some strides, if there is one.
+    """
+
+    def __init__(
+        self,
+        spec: Kernel,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        numbers: Sequence[int],
+        bind: Callable[[Shapes], KernelTable | None],
+    ) -> None:
+        super().__init__(spec, inputs, outputs, numbers)
+        is_large = any(math.prod(static_shape(spec)) >= machine_profile().kernel_elements for spec in inputs)
+        self._apart = BoundedCache[Shapes, KernelTable | None](bind if is_large else lambda _: None)
+
+    def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        """Call the kernel for operands of these strides; what that can't read, either, is copied as ever."""
+        kernel = self._apart[tuple([getattr(value, "strides", ()) for value in operands])]
+        if kernel is not None:
+            given = [
+                value if operand.is_strided or operand.rank is None else fitted(value, dtype)
+                for value, operand, dtype in zip(operands, kernel.spec.operands, self._dtypes, strict=False)
+            ]
+            if not kernel.entry(kernel.table, *map(id, given), *map(id, outputs)):
+                if any(value is not other for value, other in zip(operands, given, strict=True)):
+                    refits.note()
+                return
+        super().refit(operands, outputs)
 
 
 class KernelOrNumPy(BoundKernel):

@@ -88,6 +88,7 @@ def kernel_spec(
     outputs: Sequence[TensorSpec],
     has_loop_for_each_axis: bool = False,
     apart: Collection[int] = (),
+    cuts: Collection[int] = (),
 ) -> KernelSpec:
     """Return the kernel of a fused op.
 
@@ -96,7 +97,8 @@ def kernel_spec(
         inputs: what it reads.
         outputs: what it writes.
         has_loop_for_each_axis: neighbouring axes are not joined, so that a part of each can be computed.
-        apart: which of the inputs may have rows with gaps between them.
+        apart: which of the inputs are read by their strides.
+        cuts: axes of the space that are not joined to the one before them.
 
     Raises:
         UnsupportedError: the kernel language lacks an op or a dtype.
@@ -113,7 +115,7 @@ def kernel_spec(
         values.append(rounding(expression_of(step, builder, [values[k] for k in arguments]), result.dtype))
     space = static_shape(outputs[0])
     shapes = [static_shape(spec) for spec in (*inputs, *outputs)]
-    loops = [(axis,) for axis in range(len(space))] if has_loop_for_each_axis else _loops(space, shapes)
+    loops = [(axis,) for axis in range(len(space))] if has_loop_for_each_axis else loops_of(space, shapes, cuts)
     operands = [
         Operand(
             memory_type(spec.dtype),
@@ -128,15 +130,11 @@ def kernel_spec(
     return KernelSpec(tuple(builder.nodes), tuple(operands[: len(inputs)]), tuple(written), len(loops), op.flushes)
 
 
-def loop_extents(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], has_loop_for_each_axis: bool = False
-) -> list[int]:
-    """Return the extents of a kernel's loops, for operands of these shapes."""
+def loop_extents(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], cuts: Collection[int] = ()) -> list[int]:
+    """Return the extents of a kernel's loops, for operands of these shapes; `cuts` as for `kernel_spec`."""
     space = static_shape(outputs[0])
-    if has_loop_for_each_axis:
-        return list(space)
     shapes = [static_shape(spec) for spec in (*inputs, *outputs)]
-    return [math.prod(space[axis] for axis in loop) for loop in _loops(space, shapes)]
+    return [math.prod(space[axis] for axis in loop) for loop in loops_of(space, shapes, cuts)]
 
 
 def expression_of(op: Op, builder: ExpressionBuilder, arguments: Sequence[Expression]) -> Expression:
@@ -170,19 +168,26 @@ def static_shape(spec: TensorSpec) -> Shape:
     return tuple(-1 if dim is None else dim for dim in spec.shape)
 
 
-def _aligned(shape: Shape, rank: int) -> Shape:
+def aligned(shape: Shape, rank: int) -> Shape:
+    """Return a shape with axes of size 1 in front, as broadcasting gives it, so that it has `rank` axes."""
     return (1,) * (rank - len(shape)) + shape
 
 
-def _loops(space: Shape, shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
-    """Return the axes of the iteration space in groups, each one loop: neighbours that all operands treat alike."""
+def loops_of(space: Shape, shapes: Sequence[Shape], cuts: Collection[int] = ()) -> list[tuple[int, ...]]:
+    """Return the axes of the iteration space in groups, each one loop: neighbours that all operands treat alike.
+
+    Args:
+        space: the shape of the results.
+        shapes: of the operands.
+        cuts: axes that begin a loop.
+    """
     rank = len(space)
-    patterns = [tuple(_aligned(shape, rank)[axis] != 1 for shape in shapes) for axis in range(rank)]
+    patterns = [tuple(aligned(shape, rank)[axis] != 1 for shape in shapes) for axis in range(rank)]
     loops: list[list[int]] = []
     for axis in range(rank):
         if space[axis] == 1:
             continue
-        if loops and patterns[loops[-1][-1]] == patterns[axis]:
+        if loops and axis not in cuts and patterns[loops[-1][-1]] == patterns[axis]:
             loops[-1].append(axis)
         else:
             loops.append([axis])
@@ -192,18 +197,25 @@ def _loops(space: Shape, shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
 def _steps(shape: Shape, space: Shape, loops: Sequence[tuple[int, ...]]) -> tuple[bool, ...]:
     if not shape:
         return (False,) * len(loops)
-    aligned = _aligned(shape, len(space))
-    return tuple(aligned[loop[0]] != 1 for loop in loops)
+    sizes = aligned(shape, len(space))
+    return tuple(sizes[loop[0]] != 1 for loop in loops)
 
 
 def loop_numbers(
     spec: KernelSpec,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
-    has_loop_for_each_axis: bool = False,
+    cuts: Collection[int] = (),
 ) -> list[int]:
-    """Return the numbers of a loop nest for operands of these shapes: extents, strides, parts and the size of one."""
-    extents = loop_extents(inputs, outputs, has_loop_for_each_axis)
+    """Return the numbers of a loop nest for operands of these shapes: extents, strides, parts and the size of one.
+
+    Args:
+        spec: the kernel.
+        inputs: what it reads.
+        outputs: what it writes.
+        cuts: as for `kernel_spec`.
+    """
+    extents = loop_extents(inputs, outputs, cuts)
     granule = _GRANULE if len(extents) == 1 else 1
     return [*extents, *spec.strides_of(extents), *divide(spec.work * math.prod(extents), extents[0], granule)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -19,8 +19,10 @@ from ..expression.builder import ExpressionBuilder
 from ..expression.expression import HALVES, Expression, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
 from ..llvm.entry import Operand
-from .bound import BoundKernel
-from .kernel_specs import expression_of
+from .apart import apart_table, steps_apart
+from .bound import BoundKernel, FusedKernel
+from .kernel_specs import KernelTable, expression_of
+from .open_sizes import Shape, Shapes
 from .row_code import RowKernel
 from .row_kernel import Mask, RowSpec, division_of
 
@@ -61,6 +63,13 @@ class _Nest:
     Attributes:
         loops: for each loop, the interval of the space through which it runs; the outermost first.
         parts: the axis that is written out, if there is one.
+
+    Args:
+        size: the elements of the space.
+        operands: the layouts of what is read and written.
+        reduced: the intervals over which each reduction goes.
+        parts: as above.
+        apart: where loops begin that are not joined to the one inside.
     """
 
     def __init__(
@@ -69,6 +78,7 @@ class _Nest:
         operands: Sequence[Layout],
         reduced: Sequence[Sequence[Interval]],
         parts: Interval | None,
+        apart: Collection[int] = (),
     ) -> None:
         self.parts = parts
         masks = [*map(intervals, operands), *reduced]
@@ -82,7 +92,7 @@ class _Nest:
         loops: list[Interval] = []
         previous: tuple[bool, ...] | None = None
         for (low, high), pattern in zip(axes, patterns, strict=True):  # from the inside
-            if loops and loops[-1][1] == low and previous == pattern:
+            if loops and loops[-1][1] == low and previous == pattern and low not in apart:
                 loops[-1] = (loops[-1][0], high)
             else:
                 loops.append((low, high))
@@ -106,6 +116,18 @@ class _Nest:
 
     def covers_parts(self, layout: Layout) -> bool:
         return self.parts is not None and any(_within(self.parts, axis) for axis in intervals(layout))
+
+    def steps(self, layout: Layout, steps: Sequence[int]) -> dict[int, int]:
+        """Return the strides of an operand for loops and, as -1, for the parts, where its axes have these steps."""
+        named = {low: number for number, (low, _) in enumerate(self.loops)}
+        if self.parts is not None:
+            named[self.parts[0]] = -1
+        return {
+            number: step * (low // axis[0])
+            for axis, step in zip(layout, steps, strict=True)
+            for low, number in named.items()
+            if axis is not None and axis[0] <= low < axis[1]
+        }
 
     def strides(self, layout: Layout) -> dict[int, int]:
         """Return the strides of a dense operand, for loops and, as -1, for the parts."""
@@ -145,8 +167,51 @@ def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorS
         UnsupportedError: kernels can't compute it.
     """
     spec, extents, strides = row_kernel_of(op, tuple(inputs), tuple(outputs), unrolls=True)
-    sizes = [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
-    return BoundKernel(spec, inputs, outputs, row_numbers(spec, extents, strides, sizes))
+    numbers = row_numbers(spec, extents, strides, _sizes(outputs))
+    return FusedKernel(spec, inputs, outputs, numbers, lambda steps: rows_apart(op, inputs, outputs, steps))
+
+
+def rows_apart(
+    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], strides: Shapes
+) -> KernelTable | None:
+    """Return the kernel for operands of these strides, which reads those by their strides that it can (`is_strided`).
+
+    Args:
+        op: what is computed: it has layouts.
+        inputs: what it reads.
+        outputs: what it writes.
+        strides: of what it reads, in bytes.
+
+    Returns:
+        None if it can read none.
+    """
+    layouts = _operand_layouts(op)
+    steps = {k: own for k, own in steps_apart(inputs, strides).items() if _is_along_memory(layouts[k], own)}
+    cuts = {cut for k, own in steps.items() for cut in _cuts(layouts[k], own)}
+    nest = _Nest(op.size, layouts, _reductions(op), op.parts, cuts)
+    if not steps or nest.unrolled > 1:
+        return None
+    spec = _kernel(op, nest, inputs, outputs, layouts, steps)
+    named = [nest.steps(layout, steps[k]) if k in steps else nest.strides(layout) for k, layout in enumerate(layouts)]
+    numbers = row_numbers(spec, nest.extents, [named[k][loop] for k, loop in spec.strides], _sizes(outputs))
+    return apart_table(spec, inputs, outputs, numbers, strides)
+
+
+def _sizes(outputs: Sequence[TensorSpec]) -> list[int]:
+    return [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
+
+
+def _is_along_memory(layout: Layout, steps: Shape) -> bool:
+    """Test whether elements of an operand along a row follow each other, or are the same one."""
+    return all(axis is None or axis[0] != 1 or step == 1 for axis, step in zip(layout, steps, strict=True))
+
+
+def _cuts(layout: Layout, steps: Shape) -> set[int]:
+    """Return where a loop has to begin, so that an operand has one stride along each loop."""
+    axes = sorted((axis, step) for axis, step in zip(layout, steps, strict=True) if axis is not None)
+    return {
+        outer[0] for (inner, step), (outer, far) in itertools.pairwise(axes) if far != step * (inner[1] // inner[0])
+    }
 
 
 @lru_cache(maxsize=256)  # `fuse` asks whether there is one, and a program then binds it
@@ -231,6 +296,7 @@ def _kernel(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     layouts: Sequence[Layout],
+    apart: Collection[int] = (),
 ) -> RowKernel:
     builder = _Builder()
     rounded = _Halves(builder)
@@ -255,7 +321,7 @@ def _kernel(
         is_written = k >= len(inputs)
         assert spec.shape is not None
         rank = len(spec.shape) if is_written else len(spec.shape) or None
-        operands.append(Operand(memory_type(spec.dtype), rank, nest.mask(intervals(layout)), is_written))
+        operands.append(Operand(memory_type(spec.dtype), rank, nest.mask(intervals(layout)), is_written, k in apart))
         named = nest.strides(layout)
         if nest.unrolled > 1 and -1 in named:
             parted.append(k)
