@@ -13,7 +13,7 @@ from ...ops.arrays.indexing import AddItem, PutItem, SliceItem
 from ...ops.math.elementwise import Add
 from ..expression.expression import UnsupportedError
 from .elementwise import print_elementwise, print_strided_copy
-from .function import Array, Form, FormContext, Function, Scalar, Value, shape_of, strides_of
+from .function import Array, Form, FormContext, Function, Scalar, Value, reshaped, shape_of, strides_of
 from .scalars import type_of
 
 
@@ -103,17 +103,15 @@ def _add_item(context: FormContext, operation: Operation, inputs: Sequence[Value
     if picks or not isinstance(base, Array):
         raise UnsupportedError("a computed key")
     part = _part(op.items, base.shape)
-    if not part.shape or math.prod(value.shape if isinstance(value, Array) else ()) != math.prod(part.shape):
-        raise UnsupportedError("a value that is repeated, or a single element")
-    target = function.allocate(base.kind, base.shape)
-    print_strided_copy(function, base, target, strides_of(base.shape, base.shape))
+    target = function.copy_of(base)
     if 0 in part.shape:
         return [target]
-    before = function.allocate(base.kind, part.shape)
+    before = _taken_part(function, base, part)
     function.hold(before)
-    print_strided_copy(function, part.of(function, base), before, part.strides)
-    if isinstance(value, Array):
-        value = Array(value.pointer, value.kind, part.shape, value.buffers)
+    if isinstance(value, Array) and value.size == math.prod(part.shape):  # else it is broadcast
+        given = reshaped(function, value, part.shape)
+        assert isinstance(given, (Scalar, Array))
+        value = given
     (total,) = print_elementwise(function, [(Add(), (0, 1))], [2], [before, value], [part.shape], [base.kind], [None])
     function.hold(total)
     assert isinstance(total, (Scalar, Array))
@@ -121,6 +119,15 @@ def _add_item(context: FormContext, operation: Operation, inputs: Sequence[Value
     function.release(total)
     function.release(before)
     return [target]
+
+
+def _taken_part(function: Function, base: Array, part: _Part) -> Scalar | Array:
+    source = part.of(function, base)
+    if not part.shape:
+        return Scalar(function.load(base.kind, source.pointer), base.kind)
+    taken = function.allocate(base.kind, part.shape)
+    print_strided_copy(function, source, taken, part.strides)
+    return taken
 
 
 FORMS: dict[type[Any], Form] = {AddItem: _add_item, PutItem: _put_item}
