@@ -23,6 +23,7 @@ from ...ops.containers.tensor_arrays import (
     ArraySize,
     ArrayStack,
     ArrayStackLike,
+    ArrayUnstack,
     ArrayWrite,
 )
 from ..expression.expression import UnsupportedError
@@ -215,7 +216,7 @@ def element_at(function: Function, array: Elements, index: str) -> Value:
     pointer = function.element(array.kind, array.pointer, offset)
     if not array.shape:
         return Scalar(function.load(array.kind, pointer), array.kind)
-    return Array(pointer, array.kind, array.shape)
+    return Array(pointer, array.kind, array.shape, array.buffers)
 
 
 def array_at(function: Function, array: Ragged, index: str) -> Elements:
@@ -306,7 +307,7 @@ def _stack(context: FormContext, operation: Operation, inputs: Sequence[Value]) 
     shape = shape_of(operation.outputs[0])
     if isinstance(array, Elements):
         context.fail_unless(function.let(f"icmp eq i64 {array.count}, {shape[0]}"))
-        return [Array(array.pointer, array.kind, shape)]
+        return [Array(array.pointer, array.kind, shape, array.buffers)]
     state = _slots(array)
     context.fail_unless(function.let(f"icmp eq i64 {_size(function, state)}, {shape[0]}"))
     with function.count(shape[0]) as index:
@@ -340,9 +341,17 @@ def _window(context: FormContext, operation: Operation, inputs: Sequence[Value])
     offset = function.offset_of([start], [math.prod(array.shape)])
     pointer = function.element(array.kind, array.pointer, offset)
     if op.count is None:
-        return [Elements(pointer, array.kind, array.shape, count, array.of)]
+        return [Elements(pointer, array.kind, array.shape, count, array.of, array.buffers)]
     context.fail_unless(function.let(f"icmp eq i64 {count}, {op.count}"))
-    return [Array(pointer, array.kind, (op.count, *array.shape))]
+    return [Array(pointer, array.kind, (op.count, *array.shape), array.buffers)]
+
+
+def _unstack(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    (rows,) = inputs
+    if isinstance(rows, Elements):
+        return [rows]
+    rows = as_array(rows)
+    return [Elements(rows.pointer, rows.kind, rows.shape[1:], str(rows.shape[0]), None, rows.buffers)]
 
 
 def _stack_like(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -378,6 +387,7 @@ FORMS: dict[type, Form] = {
     ArraySize: _count,
     ArrayStack: _stack,
     ArrayStackLike: _stack_like,
+    ArrayUnstack: _unstack,
     ArrayWindow: _window,
     ArrayWrite: _write,
 }

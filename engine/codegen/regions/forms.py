@@ -220,7 +220,7 @@ def _flatten_rows(context: FormContext, operation: Operation, inputs: Sequence[V
         raise UnsupportedError("a vector of unknown length as a matrix")
     *rows, width = value.shape
     count = context.function.let(f"mul nsw i64 {value.count}, {math.prod(rows)}")
-    return [Elements(value.pointer, value.kind, (width,), count, value.of)]
+    return [Elements(value.pointer, value.kind, (width,), count, value.of, value.buffers)]
 
 
 def _broadcast(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:

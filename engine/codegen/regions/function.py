@@ -86,6 +86,7 @@ class Elements:
         count: how many there are, an i64.
         shape: of an element.
         of: the TensorArray in whose memory they are, if that is written.
+        buffers: the places in the arena in which they are.
     """
 
     pointer: str
@@ -93,6 +94,7 @@ class Elements:
     shape: tuple[int, ...]
     count: str
     of: Slots | None = None
+    buffers: frozenset[Buffer] = field(default=frozenset())
 
     @property
     def is_there(self) -> bool:
@@ -369,7 +371,7 @@ def buffers_of(value: Value) -> Iterable[Buffer]:
     """Return the places in the arena that a value refers to."""
     if isinstance(value, Complex):
         return value.real.buffers | value.imag.buffers
-    return value.buffers if isinstance(value, Array) else ()
+    return value.buffers if isinstance(value, (Array, Elements)) else ()
 
 
 def strides_of(shape: Sequence[int], space: Sequence[int]) -> list[int]:

@@ -96,7 +96,7 @@ class Pieces:
             return value if name == value.name else Scalar(name, value.kind)
         if isinstance(value, Elements) and self._is_inside:
             pointer, count = self.register(value.pointer, "ptr"), self.register(value.count, "i64")
-            return Elements(pointer, value.kind, value.shape, count, value.of)
+            return Elements(pointer, value.kind, value.shape, count, value.of, value.buffers)
         return value
 
     def register(self, name: str, kind: str) -> str:

@@ -27,7 +27,7 @@ from ...graph.region import Region
 from ...graph.spec import ArraySpec, Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
-from ...ops.containers.tensor_arrays import ArrayNew
+from ...ops.containers.tensor_arrays import ArrayEmpty, ArrayNew
 from ...ops.math.comparison import Where
 from .exclusive import share_places
 from .fold import folded
@@ -47,6 +47,7 @@ from .simplify import ALGEBRA, EXACT_ALGEBRA, simplify
 from .switches import is_on
 
 _LARGEST_SHARED_CONSTANT = 64  # elements; larger constants are one only if they are the same object
+_WRITTEN = (ArrayEmpty, ArrayNew)  # each has memory of its own in native loops, which write into it
 
 Inferred = dict[Operation, tuple[object, ...]]
 """The op, the graph and the specs, of inputs and outputs, with which an operation was found right."""
@@ -535,7 +536,7 @@ def _request(operation: Operation) -> tuple[Any, ...]:
 
 def _sharing_key(op: Op, inputs: list[Symbol], operation: Operation) -> Any:
     """Return a key: operations with equal keys compute the same; None for what must not be shared."""
-    if operation.effects or operation.control_inputs:
+    if operation.effects or operation.control_inputs or isinstance(op, _WRITTEN):
         return None
     if isinstance(op, Constant):
         value = op.value

@@ -23,7 +23,7 @@ from ...ops.math.elementwise import Identity
 from ..framework import changes
 from ..framework.assign import on_one_device
 from ..framework.log import note_change, note_kept
-from .linear import Linear, array_size, inside
+from .linear import Linear, array_size, inside, recorded
 from .view import LoopView, is_static, size_of
 
 
@@ -148,14 +148,20 @@ def resolve_records(loop: LoopView) -> bool:
 
 
 def _resolve(loop: LoopView, read: Operation) -> bool:
-    history = loop.outer(read.inputs[0])
-    if history is None or not isinstance(history.operation.op, History) or read.control_inputs:
+    outer = loop.outer(read.inputs[0])
+    if outer is None or read.control_inputs:
+        return False
+    record = recorded(outer.operation)  # of a loop inside of the other one, in one of its iterations
+    history = outer if record is None else record
+    if not isinstance(history.operation.op, History):
         return False
     inner, other = history.operation.op.inner, history.operation.inputs[0].operation
     if not isinstance(other.op, While) or inner.operation.graph is not other.op.body:
         return False
     (element,), index = read.outputs, read.inputs[1]
     form = inside(other, inner)
+    if record is not None and (form is None or form.terms):
+        return False  # what the other loop computes in each iteration is not there
     if form is not None and form.steps:
         found = _number(loop, form, index, read)
         if found is None:

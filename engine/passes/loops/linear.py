@@ -73,9 +73,9 @@ def outside(tensor: Symbol, depth: int = 0) -> Linear | None:
         return Linear(0, known)
     if isinstance(op, TripCount):
         return counted(tensor.operation.inputs[0])
-    recorded = _recorded(tensor.operation)
-    if recorded is not None and isinstance(recorded.operation.op, TripCount):
-        trips = counted(recorded.operation.inputs[0])
+    record = recorded(tensor.operation)
+    if record is not None and isinstance(record.operation.op, TripCount):
+        trips = counted(record.operation.inputs[0])
         if trips.known is not None:
             return trips
     numbers = _numbers(tensor.operation) if depth < _DEEPEST else ()
@@ -197,14 +197,14 @@ def array_size(array: Symbol) -> Linear | None:
         return Linear(0, spec.size)
     if isinstance(op, History):
         return counted(array.operation.inputs[0])
-    recorded = _recorded(array.operation)
-    if recorded is not None and isinstance(recorded.operation.op, History):
-        trips = counted(recorded.operation.inputs[0])
+    record = recorded(array.operation)
+    if record is not None and isinstance(record.operation.op, History):
+        trips = counted(record.operation.inputs[0])
         return trips if trips.known is not None else None  # otherwise each iteration had a number of its own
     return outside(array.operation.inputs[0]) if isinstance(op, ArrayNew) else None
 
 
-def _recorded(read: Operation) -> Symbol | None:
+def recorded(read: Operation) -> Symbol | None:
     """Return what, of another loop's body, an operation reads from the record of an iteration."""
     if not isinstance(read.op, ArrayRead):
         return None
