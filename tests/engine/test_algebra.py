@@ -151,15 +151,16 @@ def test_arithmetic_of_other_dtypes(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("exponent", [1, 3, 4, -1])
+@pytest.mark.parametrize("exponent", [1, 3, 4, -1, -2, -3, 0.5, -0.5, 1.5, -1.5, 2.5, 3.5, -3.5])
 def test_small_powers_of_floats_are_products_unless_every_bit_is_to_stay(exponent, dtype):
     x = ab.placeholder((12,), dtype, "x")
     target = x**exponent
     assert types_of([target], [x]) == {"power": 1}
-    assert types_of([target], [x], exact=False)["power"] == 0
+    is_rounded_often = dtype == "float16" and exponent not in (1, 3, 4, -1)
+    assert types_of([target], [x], exact=False)["power"] == is_rounded_often
     value = special(dtype)
     with np.errstate(all="ignore"):
-        expected = np.power(value, np.asarray(exponent, dtype))
+        expected = np.power(value, np.full(value.shape, exponent, dtype))  # of one exponent 0.5 NumPy takes the root
     (found,) = Program(target.graph, [target], [x])(value)
     np.testing.assert_allclose(found, expected, rtol=4e-3 if dtype == "float16" else 1e-6)
     np.testing.assert_array_equal(np.signbit(found), np.signbit(expected) | np.isnan(expected) & np.signbit(found))
@@ -183,7 +184,7 @@ def test_products_by_repeated_ones():
 
 def test_powers_of_more_factors_stay():
     x = ab.placeholder((12,), "float32", "x")
-    for exponent in (0, 0.5, 5, 2.5, -2):
+    for exponent in (0, 0.3, 5, 4.5, -5):
         assert types_of([x**exponent], [x], exact=False)["power"] == 1
 
 
@@ -480,6 +481,7 @@ def test_every_rule_has_a_name_of_its_own():
     assert all(rule.pattern.kinds for rule in rules)
     assert {rule.name for rule in rules if not rule.is_exact} == {
         "single rows put in their places",
+        "powers of floats by roots and quotients",
         "small powers of floats as products",
         "sums of transposes",
         "transposes of products",

@@ -6,10 +6,12 @@ So ``x + 0.0`` stays, which makes 0.0 of -0.0, and ``x * 0.0``, which is NaN for
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from ...common import dtypes
 from ...common.dtypes import DType
 from ...graph.graph import Operation
 from ...graph.op import as_scalar_or_array
@@ -18,7 +20,7 @@ from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import BroadcastTo
 from ...ops.base import Cast, Constant
 from ...ops.math.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
-from ...ops.math.comparison import Maximum, Minimum, Where
+from ...ops.math.comparison import Equal, Maximum, Minimum, Where
 from ...ops.math.elementwise import (
     Absolute,
     Add,
@@ -29,7 +31,7 @@ from ...ops.math.elementwise import (
     StopGradient,
     Subtract,
 )
-from ...ops.math.mathematics import Power
+from ...ops.math.mathematics import Power, Sqrt
 from ...ops.math.reduced import BroadcastReduced
 from ...ops.run_time_shapes import BroadcastToShape, ZerosOfShape
 from ..framework.patterns import ANY, Match, constant, op, tensor
@@ -125,6 +127,28 @@ def _inverse(match: Match, site: Site) -> Symbol:
     return site.make(Divide(), site.make(Constant(match["x"].dtype.type(1))), match["x"])
 
 
+def _by_roots(match: Match, site: Site) -> Symbol:
+    x, exponent = match["x"], float(match["c"])
+    factors = abs(exponent)
+
+    def number(value: float) -> Symbol:
+        return site.make(Constant(x.dtype.type(value)))
+
+    if factors.is_integer():
+        found = _product(x, int(factors), site)
+    else:  # the power of -inf is inf, and that of -0.0 is 0.0: the root of -inf is NaN, and that of -0.0 is -0.0
+        x = site.make(Where(), site.make(Equal(), x, number(-math.inf)), number(math.inf), x)
+        x = site.make(Add(), x, number(0.0))
+        found = site.make(Sqrt(), x)
+        if factors > 1:
+            found = site.make(Multiply(), _product(x, int(factors), site), found)
+    return found if exponent > 0 else site.make(Divide(), number(1.0), found)
+
+
+def _is_half_number(value: Any) -> bool:
+    return np.shape(value) == () and 0 < abs(value) <= _MOST_FACTORS and float(2 * value).is_integer()
+
+
 # --- choices and casts ----------------------------------------------------------------------------------------------
 
 
@@ -173,6 +197,7 @@ def _goes_directly(source: DType, wide: DType, target: DType) -> bool:
 
 _x, _y = tensor("x"), tensor("y")
 _integer, _float = (tensor("x", lambda x, kinds=kinds: x.dtype.kind in kinds) for kinds in ("iu", "f"))
+_precise = tensor("x", lambda x: x.dtype in (dtypes.float32, dtypes.float64))  # others are rounded after each step
 _signed = tensor("x", lambda x: x.dtype.kind != "u")  # the -x of an unsigned x wraps around
 _minus_x, _minus_y = op(Negative, of=[_x]), op(Negative, of=[_y])
 _float_one = constant("c", lambda value: value.dtype.kind == "f" and every(value, 1))
@@ -180,6 +205,7 @@ _one, _zero = constant("c", _is_one), constant("c", _is_exact_zero)
 _ones = op(BroadcastReduced, BroadcastTo, BroadcastToShape, of=[_one], name="repeated")
 _exponent = constant("c", lambda value: np.shape(value) == () and value in range(1, _MOST_FACTORS + 1))
 _minus_one = constant("c", lambda value: np.shape(value) == () and value == -1)
+_half = constant("c", _is_half_number)
 _choice = constant("condition", _is_one_choice)
 RULES = (
     Rule("what passes values on is its input", op(Identity, StopGradient, of=[_x]), _input),
@@ -202,5 +228,6 @@ RULES = (
     Rule("small powers of integers as products", op(Power, of=[_integer, _exponent]), _power),
     Rule("small powers of floats as products", op(Power, of=[_float, _exponent]), _power, is_exact=False),
     Rule("x ** -1 as 1 / x", op(Power, of=[_float, _minus_one]), _inverse, is_exact=False),
+    Rule("powers of floats by roots and quotients", op(Power, of=[_precise, _half]), _by_roots, is_exact=False),
     Rule("cast of a widening cast", op(Cast, of=[op(Cast, of=[_x], name="inner")], name="cast"), _cast_of_cast),
 )
