@@ -60,6 +60,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "random_keep": ("random.philox", "keep_runner"),
     "random_normal": ("random.philox", "units_runner"),
     "random_uniform": ("random.philox", "units_runner"),
+    "reshape": ("elementwise.materialise", "reshape_runner"),
     "scatter_update": ("gather.picks", "scatter_runner"),
     "segment_sum": ("gather.rows", "sum_runner"),
     "slogdet": ("factorisation.general", "general_runner"),

@@ -437,7 +437,8 @@ class Block:
             self.line(f"{name} = {buffer}", (operation, arguments))
         fresh = [t for t, text in zip(operation.outputs, buffers, strict=True) if text.startswith("np.empty(")]
         for operand, result in laid_out_first(operation, fresh).items():
-            self.line(f"{self.names[result]}[...] = {self.names[operand]}", (operation, arguments))
+            lay_out = printer.bind("lay_out", kernel.lay_out)
+            self.line(f"{lay_out}({self.names[result]}, {self.names[operand]})", (operation, arguments))
             arguments = [self.names[result if tensor is operand else tensor] for tensor in operation.inputs]
         entry = printer.bind("kernel", self._entry(operation, kernel))
         if isinstance(operation.op, HorizontallyFused):

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..common.blas import on_one_thread
 from ..common.logs import DEBUG, is_logged, log
+from ..common.machine_profile import machine_profile
 from ..common.nest import is_sequence
 from ..common.quiet import begin_quiet, end_quiet, quiet
 from ..control_flow.while_loop import While
@@ -471,7 +472,13 @@ def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, ru
 
 def copied_value(value: Any) -> Any:
     """Return a value that shares no memory with the program's state."""
-    return value.copy() if is_array(value) else value
+    if not is_array(value):
+        return value
+    if value.flags.c_contiguous or value.size < machine_profile().parallel_elements:
+        return value.copy()
+    from ..codegen.elementwise.materialise import contiguous_copy
+
+    return contiguous_copy(value)
 
 
 def as_fetched(value: Any) -> Any:

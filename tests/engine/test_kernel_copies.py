@@ -1,4 +1,4 @@
-"""Copies of operands that kernels refuse as they are: by a kernel where rows are contiguous, else by NumPy."""
+"""Copies of operands that kernels refuse as they are: by kernels where an axis is contiguous, else by NumPy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 from shared.machine_figures import assume
 
+import anabranch as ab
+from anabranch import ops
 from anabranch.engine.codegen.elementwise.apart import copied_by_rows
 from anabranch.engine.codegen.elementwise.bound import fitted
 from anabranch.engine.codegen.elementwise.kernel_specs import fits, native_dtype
+from anabranch.engine.codegen.elementwise.turned_copies import copied_by_squares
 from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 
@@ -40,7 +45,6 @@ BY_ROWS: dict[str, Callable[[Any], Any]] = {
     "repeated rows": lambda x: np.broadcast_to(x[0, 0, 0], (50, 40)),
 }
 BY_NUMPY: dict[str, Callable[[Any], Any]] = {
-    "axes in another order": lambda x: x.transpose(0, 3, 1, 2),
     "every other column": lambda x: x[..., ::2],
     "backward": lambda x: x[..., ::-1],
     "a vector": lambda x: x.reshape(-1)[::3],
@@ -66,6 +70,70 @@ def test_other_views_are_left_to_numpy(view: str):
     found = fitted(given, given.dtype)
     assert fits(found, given.dtype)
     assert found.tobytes() == given.tobytes()
+
+
+TURNED: dict[str, Callable[[Any], Any]] = {
+    "a matrix": lambda x: x.reshape(-1, 70).T,
+    "a part of a matrix": lambda x: x.reshape(-1, 70)[3:41, 5:].T,
+    "channels first": lambda x: x.transpose(0, 3, 1, 2),
+    "all axes": lambda x: x.transpose(3, 2, 1, 0),
+    "rows backward": lambda x: x[:, ::-1].transpose(3, 0, 2, 1),
+    "some rows": lambda x: x[:, 1:3].transpose(0, 3, 1, 2),
+    "a repeated axis": lambda x: np.broadcast_to(x[:, :1], x.shape).transpose(3, 1, 0, 2),
+    "few columns": lambda x: x[..., :9].transpose(3, 0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "complex64"])
+@pytest.mark.parametrize("view", TURNED)
+def test_transposes_keep_every_bit(view: str, dtype: str):
+    wide = (
+        draw(3, 5, 7, 140).view(native_dtype(np.dtype(dtype)))
+        if dtype == "complex64"
+        else draw(3, 5, 7, 70, dtype=dtype)
+    )
+    given = TURNED[view](wide)
+    found = fitted(given, given.dtype)
+    assert fits(found, given.dtype)
+    assert found.tobytes() == given.tobytes()
+    made = copied_by_squares(given, given.dtype)
+    assert made is not None
+    assert made.tobytes() == given.tobytes()
+
+
+def test_transposes_that_squares_do_not_copy():
+    x = draw(3, 5, 7, 70)
+    for given in (x, x[..., ::2], x[..., :4].transpose(0, 3, 1, 2), x[..., ::2].T, x.view("float16").T):
+        assert copied_by_squares(given, given.dtype) is None
+        assert fitted(given, native_dtype(given.dtype)).tobytes() == given.tobytes()
+    assert fitted(x[:0].T, x.dtype).shape == (70, 7, 5, 0)
+
+
+def test_a_fetched_transpose_is_contiguous_and_a_copy():
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((40, 50), "float32")
+        (found,) = Program(graph, [symbol_of(ops.transpose(x))], [x])(given := draw(40, 50))
+    assert found.flags.c_contiguous
+    assert not np.shares_memory(found, given)
+    assert found.tobytes() == given.T.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 40), (6, 200), (-1,)])
+def test_reshapes_of_transposes_and_of_repeated_rows(shape: tuple[int, ...]):
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((5, 6, 40), "float32")
+        made = [
+            ops.reshape(ops.transpose(x, (1, 0, 2)), shape),
+            ops.reshape(ops.transpose(x, (2, 1, 0)), (40, 30)),
+            ops.reshape(ops.broadcast_to(x[:, :1], (5, 6, 40)), shape),
+            ops.tile(x, (2, 1, 1)),
+            ops.repeat(x, 3, axis=-1),
+        ]
+        targets = [symbol_of(each) for each in made]
+        program, exact = Program(graph, targets, [x]), Program(graph, targets, [x], exact=True)
+    assert "run_reshape" in program.source
+    for found, wanted in zip(program(given := draw(5, 6, 40)), exact(given), strict=True):
+        assert (found.shape, found.tobytes()) == (wanted.shape, wanted.tobytes())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bool", "int8", "complex64"])

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 from ...common.quick_dataclass import dataclass
 from ..expression.llvm import KernelSpec
-from ..factorisation.blocks import print_exchange
 from ..host.scratch import NamedNumbers
 from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from ..llvm.entry import Functions, Operand
+from ..llvm.squares import print_exchange
 from ..llvm.tasks import Fields, begin_run_function, print_parallel, print_release, print_share
 from .transforms import TAPS
 from .winograd_functions import TileFunctions, convolution_functions, print_cells

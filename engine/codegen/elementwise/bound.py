@@ -23,6 +23,7 @@ from ..llvm.library import library
 from .apart import copied_by_rows
 from .kernel_specs import KernelTable, Shape, fits, native_dtype, static_shape
 from .open_sizes import BoundedCache, Shapes
+from .turned_copies import copied_by_squares
 
 
 class BoundKernel(KernelTable):
@@ -80,6 +81,13 @@ class BoundKernel(KernelTable):
     def address(self) -> int:
         """The address of the compiled function, for native code that calls it; it is compiled by then."""
         return ctypes.cast(self.entry, ctypes.c_void_p).value or 0
+
+    @staticmethod
+    def lay_out(target: Any, value: Any) -> None:
+        """Copy a transpose into an array of its shape."""
+        is_small = value.size < machine_profile().parallel_elements or value.dtype is not target.dtype
+        if is_small or copied_by_squares(value, value.dtype, target) is None:
+            target[...] = value
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call again with operands made contiguous, of the very dtype; they were refused as they are.
@@ -181,7 +189,8 @@ def fitted(value: Any, dtype: np.dtype[Any]) -> Any:
     if fits(value, dtype):
         return value
     if is_plain_array(value) and value.dtype is dtype and value.size >= machine_profile().parallel_elements:
-        made = copied_by_rows(value, dtype)
+        made = copied_by_squares(value, dtype)
+        made = copied_by_rows(value, dtype) if made is None else made
         if made is not None:
             return made
     made = np.empty(np.shape(value), dtype)

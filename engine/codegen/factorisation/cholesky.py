@@ -22,6 +22,7 @@ from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
+from ..llvm.squares import print_exchange, print_transpose, print_transposition
 from ..llvm.tasks import Fields, begin_entry, begin_task, print_parallel
 from ..matmul import gemm
 from .blocks import (
@@ -32,12 +33,9 @@ from .blocks import (
     is_left,
     packed_width,
     print_context,
-    print_exchange,
     print_packed_product,
     print_packing,
     print_parts,
-    print_transpose,
-    print_transposition,
     vector_parts,
 )
 from .stacks import MOST, print_factor, run_stack

@@ -22,6 +22,7 @@ from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, Size
 from ..llvm.compiler import Effort
+from ..llvm.squares import print_transpose, print_transposition
 from ..llvm.tasks import Fields, begin_entry, begin_task, print_parallel
 from ..matmul import gemm
 from .blocks import (
@@ -38,8 +39,6 @@ from .blocks import (
     print_packing,
     print_parts,
     print_product,
-    print_transpose,
-    print_transposition,
     vector_parts,
 )
 from .stacks import MOST, print_gradient, run_stack

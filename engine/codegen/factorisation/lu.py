@@ -21,6 +21,7 @@ from ...ops.linear_algebra.factorisations import LuFactor
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.squares import print_transpose, print_transposition
 from ..llvm.tasks import Fields, begin_entry
 from ..matmul import gemm
 from .blocks import (
@@ -31,8 +32,6 @@ from .blocks import (
     dtype_of_kernels,
     is_left,
     print_product,
-    print_transpose,
-    print_transposition,
     vector_parts,
 )
 from .eliminations import print_factors

@@ -17,8 +17,9 @@ from ..expression.llvm import divide
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.library import library
 from ..llvm.registers import registers_of
+from ..llvm.squares import print_transposed
 from ..llvm.tasks import Fields, print_entry
-from .blocks import absolute, compiled, is_left, print_transposed
+from .blocks import absolute, compiled, is_left
 
 MOST = 16  # rows, and right sides, of small matrices
 _NANOSECONDS = 0.1  # that a term of a product takes for one matrix, and
