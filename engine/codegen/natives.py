@@ -62,6 +62,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "random_uniform": ("random.philox", "units_runner"),
     "reshape": ("elementwise.materialise", "reshape_runner"),
     "scatter_update": ("gather.picks", "scatter_runner"),
+    "search_sorted": ("gather.searches", "search_runner"),
     "segment_sum": ("gather.rows", "sum_runner"),
     "slogdet": ("factorisation.general", "general_runner"),
     "solve": ("factorisation.general", "general_runner"),

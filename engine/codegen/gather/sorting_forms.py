@@ -9,7 +9,7 @@ from ...graph.graph import Operation
 from ...graph.operation import op_of
 from ...ops.arrays.sorting import ArgSort, SearchSorted, Sort
 from ..expression.expression import UnsupportedError
-from ..llvm.builder import LOOP
+from ..llvm.builder import LOOP, Builder
 from ..regions.arrays import as_array
 from ..regions.function import Array, Form, FormContext, Function, Scalar, Value, shape_of
 from ..regions.scalars import FLOATS
@@ -51,14 +51,14 @@ def print_rank(function: Function, row: Array, k: str, is_signed: bool = True) -
         function.combine("i64", found, function.let(f"zext i1 {is_before} to i64"), "add")
 
     with function.loop(0, k, metadata=LOOP) as j:
-        is_behind = _is_less(function, row.kind, value, function.load(row.kind, row.pointer, j), is_signed)
+        is_behind = is_less(function, row.kind, value, function.load(row.kind, row.pointer, j), is_signed)
         add(function.let(f"xor i1 {is_behind}, true"))
     with function.loop(function.add(k, 1), row.size, metadata=LOOP) as j:
-        add(_is_less(function, row.kind, function.load(row.kind, row.pointer, j), value, is_signed))
+        add(is_less(function, row.kind, function.load(row.kind, row.pointer, j), value, is_signed))
     return function.load("i64", found)
 
 
-def _is_less(function: Function, kind: str, left: str, right: str, is_signed: bool = True) -> str:
+def is_less(function: Builder, kind: str, left: str, right: str, is_signed: bool = True) -> str:
     """Return whether an element comes before another one: NaNs come last."""
     if kind not in FLOATS:
         return function.let(f"icmp {'s' if is_signed else 'u'}lt {kind} {left}, {right}")
@@ -86,9 +86,9 @@ def _search(context: FormContext, operation: Operation, inputs: Sequence[Value])
             middle = function.let(f"lshr i64 {function.add(first, end)}, 1")
             edge = function.load(edges.kind, edges.pointer, function.least(middle, edges.size - 1))
             if op.side == "left":
-                is_behind = _is_less(function, edges.kind, edge, value)
+                is_behind = is_less(function, edges.kind, edge, value)
             else:
-                is_behind = function.let(f"xor i1 {_is_less(function, edges.kind, value, edge)}, true")
+                is_behind = function.let(f"xor i1 {is_less(function, edges.kind, value, edge)}, true")
             is_open = function.compare("slt", first, end)
             moves = function.let(f"and i1 {is_open}, {is_behind}")
             function.store("i64", function.choose(moves, function.add(middle, 1), first), low)
