@@ -27,6 +27,7 @@ from anabranch.engine.ops.math import (
     special,
     trigonometry,
 )
+from anabranch.engine.ops.math.special import erfinv_values
 from anabranch.engine.session import Session
 from anabranch.engine.testing.comparing import assert_identical
 
@@ -533,3 +534,13 @@ def test_gradients_with_respect_to_one_of_several_equal_numbers(make: Callable[[
         first, second = make(2.0), make(2.0)
         y = first * first + second * 3.0 + 2.0
         assert Session().run(gradients(y, [first, second])) == [4, 3]
+
+
+def test_erfinv_of_many_elements_has_the_bits_of_each_alone():
+    x = np.concatenate([np.random.default_rng(0).uniform(-1.01, 1.01, 40_000), [1, -1, 0, -0.0, np.nan, 0.85, 5e-324]])
+    with np.errstate(all="ignore"):
+        found = erfinv_values(np, x)
+        assert found[::997].tobytes() == np.array([erfinv_values(np, each) for each in x[::997]]).tobytes()
+        assert found[-7:].tobytes() == np.array([erfinv_values(np, each) for each in x[-7:]]).tobytes()
+        turned = erfinv_values(np, x[:40_000].reshape(100, 400).T)
+    assert turned.T.reshape(-1).tobytes() == found[:40_000].tobytes()

@@ -213,6 +213,8 @@ def erfc_values(xp: Any, x: Any) -> Any:
     return xp.where(size <= 0.46875, near, xp.where(x < 0, 2 - far, far))
 
 
+_BLOCK = 1 << 14  # elements
+
 # M. J. Wichura, "Algorithm AS 241: The percentage points of the normal distribution", Applied Statistics 37 (1988),
 # where erfinv(x) is the quantile of (1 + x) / 2, divided by the root of 2.
 QUANTILE_NEAR = (
@@ -286,14 +288,31 @@ QUANTILE_FAR = (
 def erfinv_values(xp: Any, x: Any) -> Any:
     """Return the inverse error function of float64 values, to some 4 units in the last place; NaN outside [-1, 1]."""
     half = 0.5 * x
+    is_near = xp.absolute(half) <= 0.425
+    if xp is not np or not x.ndim:
+        return xp.where(is_near, _near_quantile(half), _far_quantile(xp, half)) / math.sqrt(2)
+    found = np.empty(x.shape)
+    flat, halves, where_near = found.reshape(-1), half.reshape(-1), is_near.reshape(-1)
+    for start in range(0, x.size, _BLOCK):  # what is computed meanwhile stays in the caches
+        part = slice(start, start + _BLOCK)
+        flat[part] = _near_quantile(halves[part])
+        rest = ~where_near[part]
+        flat[part][rest] = _far_quantile(np, halves[part][rest])
+    found /= math.sqrt(2)
+    return found
+
+
+def _near_quantile(half: Any) -> Any:
     radius = 0.180625 - half * half
-    near = half * (_polynomial(QUANTILE_NEAR[0], radius) / _polynomial(QUANTILE_NEAR[1], radius))
+    return half * (_polynomial(QUANTILE_NEAR[0], radius) / _polynomial(QUANTILE_NEAR[1], radius))
+
+
+def _far_quantile(xp: Any, half: Any) -> Any:
     depth = xp.sqrt(-xp.log(0.5 - xp.absolute(half)))
     middle = _polynomial(QUANTILE_MIDDLE[0], depth - 1.6) / _polynomial(QUANTILE_MIDDLE[1], depth - 1.6)
     far = _polynomial(QUANTILE_FAR[0], depth - 5) / _polynomial(QUANTILE_FAR[1], depth - 5)
-    tail = xp.copysign(xp.where(depth <= 5, middle, far), x)
-    quantile = xp.where(xp.absolute(half) <= 0.425, near, tail) / math.sqrt(2)
-    return xp.where(xp.absolute(x) == 1, xp.copysign(xp.inf, x), quantile)
+    tail = xp.copysign(xp.where(depth <= 5, middle, far), half)
+    return xp.where(xp.absolute(half) == 0.5, xp.copysign(xp.inf, half), tail)
 
 
 # --- Bessel functions -----------------------------------------------------------------------------------------------
