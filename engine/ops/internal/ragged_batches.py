@@ -26,37 +26,14 @@ _Part = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
-class SpansOfLengths(Op):
-    """Inputs: lengths, the number of steps. From which step on, and to which, each row is live: int32, twice (rows).
-
-    Attributes:
-        first: the number of the first step.
-    """
-
-    no_samples: ClassVar[str] = _NO_SAMPLES
-    first: int
-
-    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
-        spec = TensorSpec((inputs[0].shape[0],), dtypes.int32)
-        return spec, spec
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        lengths, steps = inputs
-        ends = xp.clip(lengths.reshape(-1).astype("int64") - self.first, 0, int(steps)).astype("int32")
-        return xp.zeros_like(ends), ends
-
-
-@dataclass(frozen=True)
 class SpansOfMask(Op):
     """Input: a mask (steps, rows...). From which step on, and to which, each row is live: int32, twice (rows).
 
     Attributes:
-        flips: the loop goes through the steps backward.
         begins: rows are live from some step on to the end; otherwise from the first step to some step.
     """
 
     no_samples: ClassVar[str] = _NO_SAMPLES
-    flips: bool
     begins: bool
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
@@ -65,7 +42,6 @@ class SpansOfMask(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         mask: _Array = inputs[0].reshape(inputs[0].shape[:2])
-        mask = mask[::-1] if self.flips else mask
         steps, rows = mask.shape
         starts, ends = np.zeros(rows, "int32"), np.full(rows, steps, "int32")
         if steps and self.begins:
@@ -207,7 +183,7 @@ class JoinSegments(Op):
         assert dy is not None
         order, bounds, starts, ends = node.inputs[:4]
         parts = apply_multi(SplitSegments(self.sizes, self.flips, "zero"), dy, order, bounds, starts, ends)
-        rest = [apply(SumOfDead(self.flips), dy, starts, ends)] if self.has_rest else []
+        rest = [apply(SumOfDead(), dy, starts, ends)] if self.has_rest else []
         return None, None, None, None, None, *parts, *rest
 
 
@@ -216,14 +192,12 @@ class SumOfDead(Op):
     """Inputs: values (steps, rows, ...), starts, ends. For each row the sum over the steps in which it is not live."""
 
     no_samples: ClassVar[str] = _NO_SAMPLES
-    flips: bool
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape[1:], inputs[0].dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         values, starts, ends = inputs
-        values = values[::-1] if self.flips else values
         total = np.zeros(values.shape[1:], values.dtype)
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             for dead in (values[:start, row], values[max(start, end) :, row]):
@@ -244,4 +218,4 @@ def _parts(sizes: Sequence[int], order: _Array, bounds: _Array, starts: _Array, 
             yield number, place, row, begin, max(begin, min(last, by_end[row]))
 
 
-__all__ = ["JoinSegments", "RowPlan", "SpansOfLengths", "SpansOfMask", "SplitSegments", "SumOfDead"]
+__all__ = ["JoinSegments", "RowPlan", "SpansOfMask", "SplitSegments", "SumOfDead"]

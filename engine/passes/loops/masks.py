@@ -1,8 +1,8 @@
 """Masks by which a loop keeps rows as they are, however they are spelled, and what they are in all steps.
 
 ``where(live, new, old)`` and ``where(ended, old, new)`` keep a state by a mask of rows. Where that takes nothing that
-the steps make, but counters, elements of arrays and what is the same in all steps, it is known before the loop starts:
-as a comparison of the step with lengths, or computed for all steps at once, whatever it is made of.
+the steps make, but counters, elements of arrays and what is the same in all steps, it is computed for all steps at once
+before the loop starts, whatever it is made of.
 """
 
 from __future__ import annotations
@@ -131,22 +131,6 @@ def _name(tensor: Symbol) -> str:
 
 
 # --- comparisons ----------------------------------------------------------------------------------------------------
-
-
-class Lengths(NamedTuple):
-    """A row is live in the steps ``first``, ``first + 1``... below its own one of `lengths`, a tensor outside."""
-
-    lengths: Symbol
-    first: int
-
-
-def lengths_of(loop: LoopView, mask: Mask) -> Lengths | None:
-    """Return the lengths with which a mask compares the step, if it does that and no more."""
-    step, lengths, when = _compared(mask) or (mask.bools, mask.bools, False)
-    form, outer = loop.form(step), loop.outer(lengths)
-    if not when or form is None or form.steps != 1 or form.start.known is None or outer is None:
-        return None
-    return Lengths(outer, form.start.known)
 
 
 def _compared(mask: Mask) -> tuple[Symbol, Symbol, bool] | None:
@@ -406,7 +390,6 @@ def why_not_arithmetic(name: str, bools: Symbol) -> str:
 
 
 __all__ = [
-    "Lengths",
     "Mask",
     "NotRowWiseError",
     "check_known_before",
@@ -415,7 +398,6 @@ __all__ = [
     "is_unchanged",
     "kept_by",
     "kept_by_arithmetic",
-    "lengths_of",
     "live_in_all_steps",
     "masks_of_rows",
     "rows_begin",

@@ -42,7 +42,7 @@ from ...ops.arrays.joining import Concatenate
 from ...ops.arrays.shaping import dim, expand_dims, reshape
 from ...ops.base import Constant, build, build_multi, convert_to_tensor, make_constant
 from ...ops.containers.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
-from ...ops.internal.ragged_batches import JoinSegments, RowPlan, SpansOfLengths, SpansOfMask, SplitSegments
+from ...ops.internal.ragged_batches import JoinSegments, RowPlan, SpansOfMask, SplitSegments
 from ...ops.math.comparison import equal, logical_and, logical_or, where
 from ...ops.math.elementwise import Identity
 from ...ops.run_time_shapes import ZerosOfShape, runtime_shape, zeros_of
@@ -311,8 +311,8 @@ class _Segments:
     def build(self) -> None:
         """Build the loops."""
         loop, found = self.loop, self.found
-        masks = {} if found.lengths is not None else in_all_steps(loop, found.masks)
-        self.spans = self._spans(masks)
+        masks = in_all_steps(loop, found.masks)
+        self.spans = build_multi(SpansOfMask(self.begins), live_in_all_steps(found.masks, masks))
         self.plan = build_multi(RowPlan(self.sizes), *self.spans, self.steps)
         windows = {read: self._elements(read) for read in found.read}
         self._first = len(loop.graph.operations)
@@ -328,13 +328,6 @@ class _Segments:
             self._sort(loop.body.parameters[position])
         for number in range(len(self.sizes)):
             self.nodes.append(self._build(number))
-
-    def _spans(self, masks: dict[Symbol, Symbol]) -> tuple[Symbol, ...]:
-        """Compute from which step on, and to which, each row is live."""
-        found = self.found
-        if found.lengths is not None:
-            return build_multi(SpansOfLengths(found.lengths.first), found.lengths.lengths, self.steps)
-        return build_multi(SpansOfMask(False, self.begins), live_in_all_steps(found.masks, masks))
 
     def _elements(self, read: Operation) -> Symbol:
         """Return the elements that a loop reads of an array, in the array's order; one tensor for each array."""
@@ -507,8 +500,7 @@ class _Copy:
         known = dict(zip([body.parameters[position] for position in carried], values[1:], strict=False))
         known |= self.captured
         known |= {parameter: outer for outer, parameter in body.captures if parameter not in known}
-        if found.lengths is None:
-            known |= {mask.bools: self._read(mask.bools, values[0]) for mask in found.masks}
+        known |= {mask.bools: self._read(mask.bools, values[0]) for mask in found.masks}
         for operation in found.needed:
             self._copy(operation, values[0], known)
         arrays = values[1 + len(carried) :]

@@ -27,7 +27,6 @@ from .batches import is_heavy
 from .elements import part_taken
 from .linear import array_size
 from .masks import (
-    Lengths,
     Mask,
     NotRowWiseError,
     check_known_before,
@@ -35,7 +34,6 @@ from .masks import (
     is_unchanged,
     kept_by,
     kept_by_arithmetic,
-    lengths_of,
     masks_of_rows,
     rows_begin,
     rows_of,
@@ -56,8 +54,6 @@ class RowWise:
     Attributes:
         rows: how many there are.
         masks: those by which states are kept. A row is live where any of them says so.
-        lengths: the lengths with which the step is compared, if that is the only mask; otherwise masks are computed
-            before the loop, and the body reads them.
         begins: rows begin one by one, rather than end.
         counters: the positions of loop variables that count.
         states: the positions of loop variables that hold rows.
@@ -73,7 +69,6 @@ class RowWise:
 
     rows: int
     masks: list[Mask]
-    lengths: Lengths | None = None
     begins: bool = False
     counters: list[int] = field(default_factory=list[int])
     states: list[int] = field(default_factory=list[int])
@@ -118,18 +113,14 @@ def row_wise(loop: LoopView) -> RowWise | None:
 def _find_source(loop: LoopView, found: RowWise) -> None:
     if len({mask.bools for mask in found.masks}) < len(found.masks):
         raise NotRowWiseError("it keeps rows by a mask and by its opposite, so that all are live")
-    found.lengths = lengths_of(loop, found.masks[0]) if len(found.masks) == 1 else None
-    if found.lengths is None:
-        for mask in found.masks:
-            check_known_before(loop, mask)
-        found.in_rows.update(mask.bools for mask in found.masks)
+    for mask in found.masks:
+        check_known_before(loop, mask)
+    found.in_rows.update(mask.bools for mask in found.masks)
     found.needed = _needed(loop, found)
 
 
 def _needed(loop: LoopView, found: RowWise) -> list[Operation]:
     """Return the operations of the body that stay where it reads its masks: all but those that only the masks need."""
-    if found.lengths is not None:
-        return loop.needed
     starts = [*loop.body.results, *[tensor for o in loop.needed if o.effects for tensor in o.inputs]]
     masks = {mask.bools for mask in found.masks}
     tensors = reached(starts, lambda tensor: () if tensor in masks else tensor.operation.inputs)
