@@ -11,7 +11,6 @@ from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.framework import observe
 from anabranch.engine.runtime.program import Program
 
 
@@ -244,7 +243,7 @@ def test_gradients_of_weights_that_outputs_share_with_the_recurrence_are_product
         np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_a_product_that_is_left_to_the_whole_array_starts_with_an_array_of_its_rows():
+def test_products_of_elements_that_are_read_in_the_order_of_data():
     """Elements that no iteration reads, and that several do, get their gradients, too."""
     x, w = ab.placeholder((5, 2, 3), "float32", "x"), ab.placeholder((3, 4), "float32", "w")
     order = ab.placeholder((7,), "int32", "order")
@@ -255,10 +254,7 @@ def test_a_product_that_is_left_to_the_whole_array_starts_with_an_array_of_its_r
 
     h = ab.while_loop(lambda t, _: t < 7, body, (0, ops.zeros((2, 4))))[1]
     (gradient,) = ab.gradients(ops.sum(h**2), [x])
-    with observe.stages() as stages:
-        program = Program(symbol_of(gradient).graph, symbols_of([gradient]), [x, w, order])
-    (first,) = [line for line in dict(stages)["fission"].splitlines() if " = array_empty" in line]
-    assert "float32[2,4]" in first  # as what is added to it
+    program = Program(symbol_of(gradient).graph, symbols_of([gradient]), [x, w, order])
     values = draw(5, 2, 3), draw(3, 4), np.array([1, 0, 1, 4, 1, 3, 0], "int32")
     exact = Program(symbol_of(gradient).graph, symbols_of([gradient]), [x, w, order], exact=True)
     np.testing.assert_allclose(program(*values)[0], exact(*values)[0], rtol=1e-4, atol=1e-5)

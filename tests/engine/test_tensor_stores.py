@@ -525,17 +525,3 @@ def test_memory_of_what_was_cleared_is_given_back():
         longest = max(longest, len(value._table.entries))
     assert value.size == 0
     assert longest < 20
-
-
-def test_rows_are_mapped_at_once():
-    value = StoreValue.empty().write((0, 1), np.ones((2, 3))).write((1, 1), np.zeros((1, 3)))
-    calls: list[tuple[int, ...]] = []
-
-    def doubled(rows: Any) -> Any:
-        calls.append(rows.shape)
-        return rows[:, :1] + 1.0
-
-    found = dict(value.map_rows(doubled).items())
-    assert calls == [(3, 3)]
-    assert {key: element.tolist() for key, element in found.items()} == {(0, 1): [[2.0], [2.0]], (1, 1): [[1.0]]}
-    assert StoreValue.empty().map_rows(doubled).size == 0

@@ -9,7 +9,7 @@ the same on average, whatever it hits. What a value shows never changes, so `rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -371,20 +371,6 @@ class ArrayValue:
         for index in present:
             stacked[index] = self._at(index)
         return stacked
-
-    def map_rows(self, function: Callable[[Any], Any]) -> ArrayValue:
-        """Return a new array with `function` applied to all elements' rows at once; unwritten slots stay so."""
-        present = [index for index in range(self.size) if self.has(index)]
-        result = ArrayValue.empty(self.size)
-        if not present:
-            return result
-        elements = [self._at(index) for index in present]
-        mapped = function(np.concatenate(elements))
-        start = 0
-        for index, element in zip(present, elements, strict=True):
-            result = result.write(index, mapped[start : start + len(element)])
-            start += len(element)
-        return result
 
     def _checked(self, index: Any) -> int:
         index = int(index)

@@ -8,7 +8,7 @@ shows, so that a write costs the same on average.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -179,19 +179,6 @@ class StoreValue:
             listed = ", ".join(str(list(shape)) for shape in sorted(shapes, key=str)[:4])
             raise ValueError(f"TensorStore.gather needs elements of one shape; got {listed}. Read them singly.")
         return as_scalar_or_array(np.stack(elements))
-
-    def map_rows(self, function: Callable[[Any], Any]) -> StoreValue:
-        """Return a new store with `function` applied to the rows of all elements at once."""
-        held = list(self.items())
-        result = StoreValue.empty()
-        if not held:
-            return result
-        mapped = function(np.concatenate([element for _, element in held]))
-        start = 0
-        for key, element in held:
-            result = result.write(key, mapped[start : start + len(element)])
-            start += len(element)
-        return result
 
     def _with(self, key: Key, value: Any, size: int) -> StoreValue:
         table = self._table

@@ -6,7 +6,6 @@ gradients; a read adds to one element of the cotangent, in place, so loops stay 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -493,31 +492,6 @@ class ArrayClearMany(ArrayOp):
         (dy,) = cotangents
         assert dy is not None
         return apply(ArrayClearMany(), dy, node.inputs[1]), None
-
-
-@dataclass(frozen=True)
-class ArrayMatMul(ArrayOp):
-    """Inputs: array of matrices, matrix. Every element times the matrix (transposed first if asked), in one product.
-
-    Made by loop fission, after differentiation.
-    """
-
-    transpose: bool = False
-
-    def infer(self, *inputs: Any) -> Spec:
-        array, weight = inputs
-        columns = None if weight.shape is None else weight.shape[0 if self.transpose else 1]
-        rows = None if array.element_shape is None else array.element_shape[0]
-        return dataclasses.replace(array, element=TensorSpec((rows, columns), array.dtype), empty=False)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        array, weight = inputs
-        factor = weight.T if self.transpose else weight
-
-        def multiply(rows: Any) -> Any:
-            return xp.matmul(rows, factor)
-
-        return array.map_rows(multiply)
 
 
 @dataclass(frozen=True)

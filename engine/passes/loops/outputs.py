@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from ...control_flow.batching import Batch, Value
 from ...control_flow.frames import TripCount
 from ...graph.graph import Operation, Parameter
-from ...graph.spec import ArraySpec, TensorSpec
+from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, symbol_of
 from ...ops.base import build
-from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
-from ...ops.linear_algebra.products import MatMul
-from ..framework import changes
+from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayNew, ArrayUnstack, ArrayWrite
 from ..framework.assign import on_one_device
 from ..framework.log import note_change
 from .batches import can_batch, is_heavy, new_batch, value_in
@@ -30,7 +26,7 @@ def compute_after(loop: LoopView) -> bool:
     """Take what is computed for output arrays alone after the loop."""
     changed = False
     for position in reversed(range(loop.op.carried)):
-        moved = _Output(loop, position).move() or _sink_product(loop, position)
+        moved = _Output(loop, position).move()
         changed |= moved
         if moved:
             loop.refresh()
@@ -116,36 +112,3 @@ class _Output:
             return None
         outer = loop.constant_outside(tensor)
         return None if outer is None else Value(outer, batched=False)
-
-
-def _sink_product(loop: LoopView, position: int) -> bool:
-    """Return a product added to elements in any order: the array gathers its rows, and is multiplied as a whole."""
-    update = accumulation(loop, position, ArrayAddAt)
-    if update is None or update.inputs[0] is not loop.body.parameters[position]:
-        return False
-    product = update.inputs[2].operation
-    op = product.op
-    if not isinstance(loop.node.inputs[position].operation.op, ArrayEmpty) or product.graph is not loop.body:
-        return False
-    if not isinstance(op, MatMul) or op.transpose_a or product.control_inputs:
-        return False
-    weight = loop.outer(product.inputs[1])
-    if weight is None or loop.uses.get(update.inputs[2]) != 1 or not is_static(product.inputs[0]):
-        return False
-    array, index, _ = update.inputs
-    if not on_one_device([array.operation, update, product, product.inputs[0].operation]):
-        return False
-    changes.set_inputs(update, (array, index, product.inputs[0]))
-    assert isinstance(array.spec, ArraySpec)
-    spec = dataclasses.replace(array.spec.with_elements(product.inputs[0].spec))
-    old, node = loop.node.outputs[position], loop.node
-    with loop.outside(product):
-        first = build(ArrayEmpty(spec))
-    changes.set_inputs(node, (*node.inputs[:position], first, *node.inputs[position + 1 :]))
-    for tensor in (array, loop.op.condition.parameters[position], update.outputs[0]):
-        changes.set_spec(tensor, spec)
-    inner = Symbol(loop.node, position, spec)
-    loop.become(old, ArrayMatMul(op.transpose_b), [inner, weight]).device = product.device
-    changes.set_output(loop.node, position, inner)
-    note_change("fission", product, "is computed for the whole array after the loop")
-    return True
