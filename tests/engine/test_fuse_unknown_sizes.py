@@ -208,13 +208,13 @@ def test_a_size_that_no_operand_has() -> None:
     check_against_numpy(graph, fetches, [n], [np.int32(700)], 1e-5)
 
 
-# --- rows that are taken late ---------------------------------------------------------------------------------------
+# --- rows that are parted -------------------------------------------------------------------------------------------
 
 
-def _parted(width: int = 64) -> tuple[Any, ...]:
+def _parted() -> tuple[Any, ...]:
     """Sums of rows that were parted and changed part by part, and the gradient: graph, fetches and feeds."""
     with ab.Graph().as_default() as graph:
-        x, to = ab.placeholder((40, width), "float32"), ab.placeholder((40,), "int32")
+        x, to = ab.placeholder((40, 64), "float32"), ab.placeholder((40,), "int32")
         places = ab.ops.dynamic_partition(ab.ops.arange(40), to, 3)
         parts = [ab.ops.tanh(ab.ops.take(x, own, axis=0)) * (k + 1) for k, own in enumerate(places)]
         total = ab.ops.segment_sum(ab.ops.concatenate(parts, axis=0), ab.ops.concatenate(places, axis=0) // 2, 20)
@@ -223,15 +223,10 @@ def _parted(width: int = 64) -> tuple[Any, ...]:
     return graph, fetches, [x, to]
 
 
-def test_parts_of_taken_rows_are_taken_where_they_are_used() -> None:
+def test_parts_are_added_up_without_joining_them() -> None:
     graph, fetches, feeds = _parted()
     types = [operation.type for operation in prepare(graph, fetches, feeds, rule=fusion_rule()).operations]
-    places = [place for place, name in enumerate(types) if name == "gather_segments"]
-    assert len(places) == 3
-    assert places[-1] - places[0] > 2
     assert "sum_of_parts" in types
-    narrow = [operation.type for operation in prepare(*_parted(8), rule=fusion_rule()).operations]
-    assert narrow.count("gather_segments") == 1
 
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2], [2, 2, 2], [1, 0, 0]])

@@ -252,14 +252,6 @@ def _epilogues(step: Rewriter, options: Options) -> None:
     apply_rules(step, epilogues.rules_for(options.fusion_rule), "epilogues")
 
 
-def _late_rows(step: Rewriter, options: Options) -> None:
-    from ..rewrites.late_rows import take_rows_late
-
-    del options
-    if take_rows_late(step.graph, step.operations):
-        step.touch()
-
-
 def _late_copies(step: Rewriter, options: Options) -> None:
     from ..rewrites.late_copies import copy_late
 
@@ -339,14 +331,6 @@ PIPELINE = (
     ),
     _switched("epilogues", _epilogues, KERNELS, FUSION, ONE_HOST, by_rules=True),
     _switched("lay_out_int4", _lay_out, KERNELS, ONE_HOST, of=(Int4MatMul,), switch="lay_out"),  # which that has made
-    Pass(
-        "late_rows",
-        "take rows where they are used first",
-        True,
-        (KERNELS, OPEN_SIZES, ONE_HOST),
-        _late_rows,
-        by_rules=True,
-    ),
     _switched("late_copies", _late_copies, KERNELS, ONE_HOST, of=(While, Transpose), by_rules=True),
 )
 

@@ -19,10 +19,9 @@ from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
 from ...ops.arrays.creation import Fill
-from ...ops.arrays.gathering import PutRows, Take
+from ...ops.arrays.gathering import PutRows
 from ...ops.arrays.indexing import GetItem, Items, PutItem, SliceItem
 from ...ops.arrays.joining import Concatenate, Split, Stack, Unstack
-from ...ops.arrays.segments import GatherSegments
 from ...ops.arrays.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, SizeOf, Squeeze, elements
 from ...ops.base import Constant
 from ...ops.linear_algebra.products import BatchMatMul, FlattenRows, MatMul, UnflattenRows
@@ -31,7 +30,6 @@ from ...ops.run_time_shapes import ReshapeToShape, SumToShape
 from ..framework.patterns import ANY, Match, constant, constant_of, only_use, op, tensor
 from ..framework.rules import Rewrite, Rule, Site, shape_of
 
-_WIDE_ROW = 256  # bytes
 _RESHAPING = (ExpandDims, Reshape, ReshapeToShape, Squeeze)
 
 # --- shapes that are known ------------------------------------------------------------------------------------------
@@ -243,22 +241,6 @@ def _is_along(axis: int, joining: Operation) -> bool:
     return shape is not None and op.axis % len(shape) == axis % len(shape)
 
 
-def _parts_of_taken(match: Match, site: Site) -> Rewrite:
-    """Take parts of rows that are taken part by part: each is in the cache when it is used."""
-    op, (rows, *sizes) = match["split"].op, match["split"].inputs
-    taking, shape = rows.operation, rows.shape
-    if shape is None or shape[0] is not None or None in shape[1:] or op.axis % len(shape):
-        return None
-    table, ids = taking.inputs
-    is_first = not isinstance(taking.op, Take) or (table.shape is not None and taking.op.axis % len(table.shape) == 0)
-    if not is_first or ids.shape is None or len(ids.shape) != 1:
-        return None
-    if math.prod(dim or 0 for dim in shape[1:]) * rows.dtype.itemsize < _WIDE_ROW:
-        return None
-    parts = site.make(replace(op, axis=0), ids, *sizes).operation.outputs
-    return tuple([site.make(taking.op, table, part) for part in parts])
-
-
 def _are_alike(tensors: Sequence[Symbol]) -> bool:
     first = shape_of(tensors[0])
     return first is not None and all(tensor.shape == first for tensor in tensors)
@@ -354,7 +336,6 @@ _broadcast = partial(op, BroadcastTo, name="broadcast", where=_has_known_shape)
 _item = partial(op, GetItem, name="item", where=_takes_by_numbers)
 _joined = partial(op, name="joined")
 _matmul = op(MatMul, of=[_a, _b], name="product")
-_taken = only_use(op(GatherSegments, Take))
 _put = op(PutRows, of=[op(Concatenate, name="rows"), constant("places"), constant("shape")], name="put")
 RULES = (
     Rule("sizes of axes that are known", op(DimOf, of=[_x], name="size"), _known_axis),
@@ -378,7 +359,6 @@ RULES = (
     Rule("transposes on the right of products", _product(of=[_a, _swapped_b]), _transposed_right),
     Rule("parts of stacks", op(Unstack, of=[_joined(Stack)], name="cut"), _parts_of_stack),
     Rule("parts of concatenations", op(Split, of=[_joined(Concatenate)], name="cut"), _parts_of_concatenation),
-    Rule("parts of rows that are taken", op(Split, of=[_taken], name="split"), _parts_of_taken),
     Rule("all parts stacked", _joined(Stack, of=[op(Unstack, name="cut")]), _whole_of_parts),
     Rule("all parts concatenated", _joined(Concatenate, of=[op(Split, name="cut")]), _whole_of_parts),
     Rule("single rows put in their places", _put, _rows_in_order, is_exact=False),
