@@ -71,6 +71,20 @@ def test_few_elements_are_kept() -> None:
     assert not _notes(_step(ops.gelu, "float32", rows=16))[1]
 
 
+@pytest.mark.parametrize(("groups", "is_kept"), [(8, True), (2, False)])
+def test_a_kernel_that_goes_along_few_elements_reads_what_is_kept(groups: int, is_kept: bool) -> None:
+    """Vectors of the channels of a small group are mostly empty: functions of them take several times as long."""
+    shapes = [(4, 32, 32, groups, 32 // groups), (32,), (32, 8)]
+    values = [np.random.default_rng(k).normal(size=shape).astype("float32") for k, shape in enumerate(shapes)]
+    with ab.Graph().as_default() as graph:
+        x, gains, w = [ab.placeholder(shape, "float32") for shape in shapes]
+        centred = x - ops.mean(x, axis=(1, 2, 4), keepdims=True)
+        y = ops.silu(ops.reshape(centred, (4, 32, 32, 32)) * gains) @ w
+        fetches = [symbol_of(each) for each in ab.gradients(ops.sum(y * y), [x, gains])]
+    _, notes = _notes((graph, fetches, [x, gains, w], values))
+    assert is_kept == (not notes)
+
+
 def test_a_loop_that_reads_a_value_keeps_it() -> None:
     """One more reader, which is no kernel that reads the argument."""
     x = np.random.default_rng(0).normal(size=(256, 640)).astype("float32")

@@ -28,6 +28,7 @@ from .fusible import FusionRule
 from .iteration_spaces import Layout
 
 _LEAST_ELEMENTS = 1 << 17  # of a value: fewer stay in the second cache until they are read
+_LEAST_ALONG = 16  # of a row that a kernel goes along: vectors of fewer are mostly empty, and functions take as long
 _MOST_WORK = 12  # operations for one value
 _FUNCTION = 6  # such a one counts as so many: exp, tanh and the like
 _SIMPLE = (Absolute, Add, Greater, Less, Maximum, Minimum, Multiply, Negative, Subtract, Where)
@@ -60,9 +61,15 @@ def _is_reader(operation: Operation, tensor: Symbol) -> bool:
     """Test whether a fused operation of known sizes takes a value once that is worth less than its memory."""
     if not isinstance(operation.op, Fused) or not is_static(tensor, *operation.inputs):
         return False
-    if tensor.dtype.kind != "f" or size_of(tensor) < _LEAST_ELEMENTS:
+    if tensor.dtype.kind != "f" or size_of(tensor) < _LEAST_ELEMENTS or _is_narrow(operation.op):
         return False
     return sum(each is tensor for each in operation.inputs) == 1
+
+
+def _is_narrow(op: Fused) -> bool:
+    """Test whether a kernel goes along few elements at a time, such as the channels of one group of several."""
+    lasts = [layout[-1] for layout in op.layouts if layout]
+    return any(last is not None and last[1] // last[0] < _LEAST_ALONG for last in lasts)
 
 
 @dataclass(frozen=True)
