@@ -133,5 +133,29 @@ def test_who_has_gone_does_not_wait_for_a_decoder_any_more() -> None:
     asyncio.run(use())
 
 
+def test_a_decoder_ends_though_the_error_of_a_sequence_that_was_refused_keeps_it() -> None:
+    """Its end waited for as long as the collector of reference cycles had nothing to do."""
+    pytest.importorskip("uvicorn")
+    from anabranch.framework.serving.decoding.served import ServedDecoder
+    from anabranch.framework.serving.metrics import Metrics
+
+    async def use() -> None:
+        settings, free = ab.serving.Batching(max_queue_size=1), threading.Event()
+        decoder = ServedDecoder("circle", circle(slots=1), Metrics(), settings)
+        made = [await decoder.make_generation([2], {"stride": 1}, {"max_tokens": 2}) for _ in range(2)]
+        decoder._thread.submit(free.wait, 60)  # pyright: ignore[reportPrivateUsage]  (it takes no step before)
+        try:
+            waiting = asyncio.create_task(_all(decoder.tokens(made[0])))
+            await asyncio.sleep(0)
+            with pytest.raises(RequestError, match="max_queue_size"):
+                await anext(decoder.tokens(made[1]))
+        finally:
+            free.set()
+        assert await waiting == [3, 4]
+        await asyncio.wait_for(decoder.end(), 60)
+
+    asyncio.run(use())
+
+
 async def _all(tokens: AsyncGenerator[int]) -> list[int]:
     return [token async for token in tokens]

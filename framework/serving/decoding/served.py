@@ -83,6 +83,7 @@ class ServedDecoder:
         Raises:
             RequestError: too many sequences wait, or the decoder fails.
         """
+        self._made.discard(generation)  # even if it is refused: its error may keep it alive
         with self._metrics.request(self.name, 1, self.statistics):
             self._check_queue()
             loop, news = asyncio.get_running_loop(), asyncio.Event()
@@ -92,7 +93,6 @@ class ServedDecoder:
 
             generation.on_tokens = note
             self._under_way += 1
-            self._made.discard(generation)
             self._begin(generation)
             given = 0
             try:
