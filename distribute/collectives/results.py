@@ -54,6 +54,7 @@ class Results:
     def __init__(self) -> None:
         self._returned: collections.deque[_Block] = collections.deque()
         self._free: list[_Block] = []
+        self._taken = 0  # blocks that results are in, as far as is known
         self._count = 0
 
     @property
@@ -88,6 +89,7 @@ class Results:
     def _take_returned(self) -> None:
         while self._returned:
             self._free.append(self._returned.popleft())
+            self._taken -= 1
 
     def _block_for(self, size: int) -> _Block:
         """Return memory of so many bytes, at most twice as many."""
@@ -96,9 +98,10 @@ class Results:
         fitting = [block for block in self._free if size <= block.size <= 2 * size]
         block = min(fitting, key=lambda each: each.size) if fitting else _Block(size)
         block.latest = self._count
-        # A step may have many results at a time; each of them is wanted again as many results later.
-        oldest = self._count - max(_KEPT, 2 * len(self._free))
+        # A step may have many results at a time. What the first one was in may be taken for the last of the next step.
+        oldest = self._count - max(_KEPT, 2 * (len(self._free) + self._taken))
         self._free = [each for each in self._free if each is not block and each.latest >= oldest]
+        self._taken += 1
         return block
 
 
