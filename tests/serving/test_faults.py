@@ -8,19 +8,18 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
-import numpy as np
 import pytest
 from shared.serving_clients import ask, call, call_stream
-from shared.waiting import until
+from shared.waiting import SCRIPT_SECONDS, until
 
 import anabranch as ab
+from anabranch.engine.ops.registered import register_function
 from anabranch.framework.serving import storage
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
@@ -191,69 +190,76 @@ def test_shapes_that_overflow(server: Any, shape: list[int]) -> None:
 # --- models ---------------------------------------------------------------------------------------------------------
 
 
-def products(rounds: Any) -> tuple[Any, Any]:
-    """Compute a loop of so many rounds, each a product of matrices; return their number and the last product."""
-    w = np.eye(256, dtype="float32")
-    start = (ab.ops.zeros((), "int32"), ab.ops.ones((256, 256)))
-    count, last = ab.ops.while_loop(lambda i, v: i < rounds, lambda i, v: (i + 1, ab.ops.tanh(v @ w)), start)
-    return count, last
+HOLD = 3  # the input with which steps of `holding` models and decoders last until a test lets them go on
+goes_on = threading.Event()
 
 
-def rounds_in(seconds: float) -> int:
-    """Return how many rounds of `products` take about so long on this machine."""
-    computed = ab.function(lambda rounds: products(rounds)[1])
-    computed(np.int32(1))
-    began = time.perf_counter()
-    computed(np.int32(500))
-    return int(500 * seconds / (time.perf_counter() - began))
+@register_function("waits in a served model until a test lets it go on")
+def _waits(value: Any) -> Any:
+    if value == HOLD:
+        assert goes_on.wait(SCRIPT_SECONDS)
+    return value
 
 
-def slow_loop(folder: Path) -> None:
-    """A model whose loop has as many rounds as its input says, some of which take a millisecond."""
+@pytest.fixture
+def held() -> Iterator[threading.Event]:
+    """Steps with `HOLD` last until this is set, and at the latest until the test has ended."""
+    goes_on.clear()
+    yield goes_on
+    goes_on.set()
+
+
+def waits(t: Any) -> Any:
+    """Return the largest of some integers, which takes long if it is `HOLD`."""
+    return ab.ops.numpy_function(_waits, ab.ops.cast(ab.ops.max(t), "int32"), "int32", stateful=False, shape=())
+
+
+def holding(folder: Path) -> None:
+    """A model that returns its input, of one example."""
     x = ab.Input((), dtype="int32", name="x")
-
-    def rounds(t: Any) -> Any:
-        count, last = products(ab.ops.max(t))
-        return count + 0 * t + ab.ops.cast(ab.ops.min(last) > 1, "int32")
-
-    ab.Model(x, ab.layers.Lambda(rounds)(x)).export(folder, verbose=False, warmup=np.array([1], "int32"))
+    ab.Model(x, ab.layers.Lambda(lambda t: ab.ops.maximum(t, waits(t)))(x)).export(folder, verbose=False)
 
 
-def test_a_step_that_does_not_end_holds_up_nobody_else(tmp_path: Path) -> None:
+def compiled(server: Any, path: str, body: dict[str, Any]) -> None:
+    """Ask until the answer comes within the time for one, since the first one has to wait for the compiler."""
+    until(lambda: ask(server.rest_url, path, body).status == 200)
+
+
+def test_a_step_that_does_not_end_holds_up_nobody_else(tmp_path: Path, held: threading.Event) -> None:
     double(tmp_path / "m")
-    slow_loop(tmp_path / "loop")
+    holding(tmp_path / "loop")
     models = {name: {"path": str(tmp_path / name)} for name in ("m", "loop")}
     config = {"models": models, "limits": {"request_seconds": 1}}
     with ab.serving.Server(config=config, poll_seconds=0) as server:
         loop = "/v1/models/loop:predict"
-        while ask(server.rest_url, loop, {"instances": [3]}).status == 504:
-            pass  # it is being compiled
-        for _ in range(8):  # its calls are short so far
-            assert ask(server.rest_url, loop, {"instances": [0]}).status == 200
-        reply = ask(server.rest_url, loop, {"instances": [10_000]})  # for some seconds
+        for _ in range(9):  # its calls are short so far
+            compiled(server, loop, {"instances": [1]})
+        reply = ask(server.rest_url, loop, {"instances": [HOLD]})
         assert (reply.status, "within 1 s" in reply.json["error"]) == (504, True)
-        assert ask(server.rest_url, "/v2/models/loop/ready").status == 503
+        until(lambda: ask(server.rest_url, "/v2/models/loop/ready").status == 503)  # the step began after the request
         assert not call(server.grpc_address, "ModelReady", name="loop").ready
         assert call(server.grpc_address, "grpc.health.v1.Health/Check", service="loop").status == 2  # NOT_SERVING
-        assert works(server)
+        until(lambda: works(server))
         assert ask(server.rest_url, "/v2/health/live").status == 200
         assert ask(server.rest_url, "/v2/health/ready").status == 503
         assert not call(server.grpc_address, "ServerReady").ready
         assert call(server.grpc_address, "grpc.health.v1.Health/Check").status == 2
+        held.set()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("front", ["rest", "grpc"])
-def test_a_step_that_outlasts_the_deadline_of_its_request(tmp_path: Path, front: str) -> None:
+def test_a_step_that_outlasts_the_deadline_of_its_request(tmp_path: Path, front: str, held: threading.Event) -> None:
     double(tmp_path / "m")
-    slow_loop(tmp_path / "loop")
+    holding(tmp_path / "loop")
     with ab.serving.Server({name: tmp_path / name for name in ("m", "loop")}, poll_seconds=0) as server:
-        loop, many = "/v1/models/loop:predict", rounds_in(8)
+        loop = "/v1/models/loop:predict"
+        compiled(server, loop, {"instances": [1]})
         if front == "rest":
-            reply = ask(server.rest_url, loop, {"instances": [many]}, headers={"X-Request-Timeout-Ms": "200"})
+            reply = ask(server.rest_url, loop, {"instances": [HOLD]}, headers={"X-Request-Timeout-Ms": "200"})
             assert reply.status == 504
         else:
-            x = {"name": "x", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [many]}}
+            x = {"name": "x", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [HOLD]}}
             with pytest.raises(grpc.RpcError) as caught:
                 call(server.grpc_address, "ModelInfer", timeout=0.2, model_name="loop", inputs=[x])
             error: Any = caught.value
@@ -263,24 +269,23 @@ def test_a_step_that_outlasts_the_deadline_of_its_request(tmp_path: Path, front:
         assert call(server.grpc_address, "grpc.health.v1.Health/Check", service="loop").status == 2  # NOT_SERVING
         assert call(server.grpc_address, "ModelReady", name="m").ready
         assert works(server)
-        until(lambda: ask(server.rest_url, "/v2/health/ready").status == 200, 180)
-        assert ask(server.rest_url, loop, {"instances": [3]}).status == 200
+        held.set()
+        until(lambda: ask(server.rest_url, "/v2/health/ready").status == 200)
+        assert ask(server.rest_url, loop, {"instances": [1]}).status == 200
 
 
-def test_an_answer_by_grpc_has_the_time_that_one_by_rest_has(tmp_path: Path) -> None:
-    slow_loop(tmp_path)
-    many = rounds_in(3)
+def test_an_answer_by_grpc_has_the_time_that_one_by_rest_has(tmp_path: Path, held: threading.Event) -> None:
+    holding(tmp_path)
     config = {"models": {"loop": {"path": str(tmp_path)}}, "limits": {"request_seconds": 0.5}}
     with ab.serving.Server(config=config, poll_seconds=0) as server:
-        while ask(server.rest_url, "/v1/models/loop:predict", {"instances": [3]}).status == 504:
-            pass  # it is being compiled
-        x = {"name": "x", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [many]}}
+        compiled(server, "/v1/models/loop:predict", {"instances": [1]})
+        x = {"name": "x", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [HOLD]}}
         with pytest.raises(grpc.RpcError) as caught:
             call(server.grpc_address, "ModelInfer", model_name="loop", inputs=[x])
         error: Any = caught.value
         assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         assert "no answer within 0.5 s" in error.details()
-        x = {"dtype": 3, "tensor_shape": {"dim": [{"size": 1}]}, "int_val": [many]}
+        x = {"dtype": 3, "tensor_shape": {"dim": [{"size": 1}]}, "int_val": [HOLD]}
         with pytest.raises(grpc.RpcError, match=r"no answer within 0.5 s"):
             call(
                 server.grpc_address,
@@ -288,53 +293,60 @@ def test_an_answer_by_grpc_has_the_time_that_one_by_rest_has(tmp_path: Path) -> 
                 model_spec={"name": "loop"},
                 inputs={"x": x},
             )
+        held.set()
 
 
-def endless_for_three(folder: Path, many: int) -> None:
-    """A decoder whose step takes so many rounds for the token 3."""
+def holding_decoder(folder: Path) -> None:
+    """A decoder that counts up from the last token, to which `HOLD` belongs."""
 
     def step(tokens: Any, states: Any) -> Any:
-        _, last = products(ab.ops.where(ab.ops.any(tokens == 3), many, 1))
-        return ab.ops.one_hot((tokens + 1) % 4, 4) + 0 * ab.ops.min(last), states
+        return ab.ops.one_hot((tokens + 1) % 4, 4) + 0 * ab.ops.cast(waits(tokens), "float32"), states
 
     decoder = ab.serving.Decoder(step, lambda rows: (), end_token=0, max_length=8, slots=2, row_wise=True)
     decoder.export(folder)
 
 
-def test_a_step_of_a_decoder_that_does_not_end(tmp_path: Path) -> None:
-    endless_for_three(tmp_path / "d", rounds_in(3))
+ONE_TOKEN = {"tokens": [1], "parameters": {"max_tokens": 1}}
+
+
+def test_a_step_of_a_decoder_that_does_not_end(tmp_path: Path, held: threading.Event) -> None:
+    holding_decoder(tmp_path / "d")
     config = {"models": {"d": {"path": str(tmp_path / "d")}}, "limits": {"request_seconds": 0.5}}
-    generate, one = "/v2/models/d/generate", {"tokens": [1], "parameters": {"max_tokens": 1}}
+    generate = "/v2/models/d/generate"
     with ab.serving.Server(config=config, poll_seconds=0) as server:
-        while ask(server.rest_url, generate, one).status == 504:
-            pass  # something is being compiled
+        compiled(server, generate, ONE_TOKEN)
         assert ask(server.rest_url, "/v2/models/d/ready").status == 200
-        assert ask(server.rest_url, generate, {"tokens": [3]}).status == 504
-        assert ask(server.rest_url, "/v2/models/d/ready").status == 503
+        assert ask(server.rest_url, generate, {"tokens": [HOLD]}).status == 504
+        until(lambda: ask(server.rest_url, "/v2/models/d/ready").status == 503)  # the step began after the request
         assert call(server.grpc_address, "grpc.health.v1.Health/Check", service="d").status == 2  # NOT_SERVING
         tokens = {"name": "tokens", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [1]}}
         (answer,) = call_stream(server.grpc_address, "ModelStreamInfer", [{"model_name": "d", "inputs": [tokens]}])
         assert "no answer within 0.5 s" in answer.error_message
-        until(lambda: ask(server.rest_url, "/v2/models/d/ready").status == 200, 180)  # since this one does end
+        held.set()
+        until(lambda: ask(server.rest_url, "/v2/models/d/ready").status == 200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("front", ["rest", "grpc"])
-def test_a_step_of_a_decoder_that_outlasts_the_deadline_of_its_request(tmp_path: Path, front: str) -> None:
-    endless_for_three(tmp_path / "d", rounds_in(8))
+def test_a_step_of_a_decoder_that_outlasts_the_deadline_of_its_request(
+    tmp_path: Path, front: str, held: threading.Event
+) -> None:
+    holding_decoder(tmp_path / "d")
     generate = "/v2/models/d/generate"
     with ab.serving.Server({"d": tmp_path / "d"}, poll_seconds=0) as server:
+        compiled(server, generate, ONE_TOKEN)
         if front == "rest":
             limit = {"X-Request-Timeout-Ms": "200"}
-            assert ask(server.rest_url, generate, {"tokens": [3]}, headers=limit).status == 504
+            assert ask(server.rest_url, generate, {"tokens": [HOLD]}, headers=limit).status == 504
         else:
-            tokens = {"name": "tokens", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [3]}}
+            tokens = {"name": "tokens", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [HOLD]}}
             request = {"model_name": "d", "inputs": [tokens]}
             with pytest.raises(grpc.RpcError, match=r"DEADLINE_EXCEEDED"):
                 call_stream(server.grpc_address, "ModelStreamInfer", [request], timeout=0.2)
         until(lambda: ask(server.rest_url, "/v2/models/d/ready").status == 503)
         assert not call(server.grpc_address, "ServerReady").ready
-        until(lambda: ask(server.rest_url, "/v2/health/ready").status == 200, 180)
+        held.set()
+        until(lambda: ask(server.rest_url, "/v2/health/ready").status == 200)
 
 
 def test_an_op_that_raises_fails_one_request_of_a_batch(tmp_path: Path) -> None:
@@ -395,10 +407,8 @@ def test_memory_comes_back_after_reloads(tmp_path: Path) -> None:
             double(tmp_path / "m")
             server.refresh()
         server.refresh()
-        until = time.monotonic() + 10  # threads that end with a version may hold it for a moment
-        while any(each() for each in held) and time.monotonic() < until:
-            gc.collect()
-        assert [each() for each in held] == [None] * 3
+        # Threads that end with a version may hold it for a moment.
+        until(lambda: gc.collect() >= 0 and not any(each() for each in held))
 
 
 @pytest.mark.slow
