@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 SUFFIX = ".anabranch.tmp"
 # There is no room: the disk is full, or a limit of the user's or of a file's size is reached.
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_ATTEMPTS = 10  # to remove a folder in which another process writes
 
 
 class Temporary(NamedTuple):
@@ -113,8 +114,15 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a folder with all that is in it."""
-        shutil.rmtree(path)
+        """Remove a folder with all that is in it; others may be making and removing files there meanwhile."""
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                if path.exists():
+                    shutil.rmtree(path)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY) or not attempts_left:
+                    raise
 
     def remove_abandoned(self, folder: Path) -> None:
         """Remove the temporary files in a folder that nobody writes any more: their processes were killed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zlib
@@ -207,3 +208,43 @@ def test_a_large_array_goes_to_the_disk_while_the_rest_of_it_is_written(
     np.testing.assert_array_equal(reader["v"], small)
     (piece,) = json.loads((tmp_path / "c" / "manifest.json").read_text())["tensors"]["w"]["pieces"]
     assert piece["crc32"] == zlib.crc32(array.tobytes())
+
+
+def test_a_folder_is_removed_while_others_remove_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A task that still wrote for a save that had failed on another one removed its temporary file just then."""
+    folder, unlink = tmp_path / "step-2", os.unlink
+    folder.mkdir()
+    for name in "abc":
+        (folder / name).touch()
+    gone: list[Any] = []
+
+    def slower(path: Any, **options: Any) -> None:
+        unlink(path, **options)
+        if not gone:
+            gone.append(path)
+            unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", slower)
+    Disk().remove_folder(folder)
+    assert gone
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_folder_is_removed_while_others_write_there(times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, rmdir, made = tmp_path / "step-2", os.rmdir, list[int]()
+    folder.mkdir()
+
+    def slower(path: Any, **options: Any) -> None:
+        if len(made) < times:
+            made.append(len(made))
+            (folder / f"{len(made)}.tmp").touch()
+        rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", slower)
+    if times == 1:
+        Disk().remove_folder(folder)
+        assert not folder.exists()
+    else:
+        with pytest.raises(OSError, match="not empty"):
+            Disk().remove_folder(folder)
