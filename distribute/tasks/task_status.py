@@ -69,8 +69,8 @@ class TaskStatus:
     >>> import anabranch as ab
     >>> with ab.distribute.Server({"ps": ["localhost:0"]}, token="an example's token, not a secret") as server:
     ...     found = server.status()
-    >>> isinstance(found, ab.distribute.TaskStatus), found.task, found.state, found.held["graphs"]
-    (True, '/job:ps/task:0', 'idle', 0)
+    >>> isinstance(found, ab.distribute.TaskStatus), found.task, found.held["graphs"]
+    (True, '/job:ps/task:0', 0)
     """
 
     task: str
@@ -101,8 +101,8 @@ def status(target: str, timeout: float | None = None) -> TaskStatus:
     >>> import anabranch as ab
     >>> with ab.distribute.Server({"worker": ["localhost:0"]}, token="an example's token, not a secret") as server:
     ...     found = server.status()
-    >>> found.task, found.state, found.steps, found.connections
-    ('/job:worker/task:0', 'idle', 0, ())
+    >>> found.task, found.steps, found.connections
+    ('/job:worker/task:0', 0, ())
     """
     with deadline(CONNECT_SECONDS if timeout is None else timeout):
         client = connect(target, timeout)

@@ -18,6 +18,7 @@ from anabranch.distribute.ports import free_ports
 from anabranch.engine.queues.replica_steps import ReplicaSteps
 
 pytestmark = pytest.mark.xdist_group("tasks")
+AT_REST = ("idle", "turning")  # the latter for a moment after each message, such as that by which it is asked
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,8 @@ def trained(running: Running) -> Any:
 def test_what_tasks_do(trained: list[str], capsys: Any) -> None:
     assert main(["status", *trained, "--format", "json", "--interval", "0"]) == 0
     ps, worker = json.loads(capsys.readouterr().out)
-    assert (ps["task"], ps["role"], ps["state"]) == (PS, "ps", "idle")
+    assert (ps["task"], ps["role"]) == (PS, "ps")
+    assert ps["state"] in AT_REST
     assert (worker["task"], worker["role"]) == (WORKER, "chief")
     assert worker["held"]["steps"] >= 3
     (training,) = ps["training"]
@@ -56,7 +58,8 @@ def test_as_a_table(trained: list[str], capsys: Any) -> None:
     assert main(["status", "--cluster", cluster, "--interval", "0"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["task", "role", "state", "steps/s", "steps", "sessions", "doing"]
-    assert lines[1].split()[:3] == [PS, "ps", "idle"]
+    assert lines[1].split()[:2] == [PS, "ps"]
+    assert lines[1].split()[2] in AT_REST
     assert lines[2].split()[:2] == [WORKER, "chief"]
     assert any("dropped gradients: worker 3: 1" in line for line in lines[3:])
 
