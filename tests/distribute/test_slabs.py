@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from shared.values import descriptors
 from shared.waiting import PATIENCE, until
 
 import anabranch as ab
@@ -27,10 +28,6 @@ from anabranch.engine.common.memory import machine_bytes
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="needs Linux")
 KILO = 1024
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 class Slabs(RuleBasedStateMachine):
@@ -294,12 +291,12 @@ def test_a_pool_leaves_nothing_open():
         if found.is_new:
             mapped.add(found.slab.number, found.slab.descriptor)
         kept.append(mapped.array(found.slab.number, found.offset, np.dtype("uint8"), (130 * KILO,)))
-    assert descriptors() <= before + 2 * 8
+    assert len(descriptors() - before) <= 2 * 8
     mapped.close()
     assert int(kept[0].sum()) == 0  # stays mapped
     del pool, mapped, kept, found
     gc.collect()
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_arrays_share_a_slab_until_it_is_full_and_all_of_them_free_it():
@@ -374,7 +371,7 @@ def test_what_is_computed_in_a_slab_is_sent_from_there():
     mapped.close()
     del pool, mapped, laid, each
     gc.collect()
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_what_is_computed_and_never_sent_gives_its_slab_back():
@@ -394,7 +391,7 @@ def test_what_is_computed_and_never_sent_gives_its_slab_back():
     kept[0][...] = 1  # what is there stays usable
     del kept, pool
     gc.collect()
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_nobody_can_write_to_a_slab_of_another():
@@ -433,7 +430,7 @@ def test_what_is_no_slab_is_refused():
     mapped.close()
     del pool, found
     gc.collect()
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 # --- connections ----------------------------------------------------------------------------------------------------
@@ -513,7 +510,7 @@ def pair() -> Generator[Pair]:
     made.close()
     del made
     gc.collect()
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_values_cross_by_slabs_and_by_the_socket_when_these_are_in_use(pair: Pair):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +52,18 @@ def is_symbolic(value: Any) -> bool:
     except TypeError:
         return True
     return False
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Return the descriptors that are open, each with what it is of. What is new among them was left open.
+
+    A count of them would differ, too, if a thread of an earlier test had closed its own meanwhile.
+    """
+    found: set[tuple[str, str]] = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of this list is closed
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return found
 
 
 def resident() -> int:
