@@ -71,7 +71,7 @@ def test_a_worker_says_that_it_waits_for_the_chief_and_ends_if_that_is_absent(
     there = iter([True])
     monkeypatch.setattr(programs, "listens", lambda address: next(there, False))
     chief, own = addresses(2)
-    absent = rf"task:1 has waited \d s for /job:worker/task:0 to begin training\. Nothing answers at {chief}\. Start"
+    absent = rf"task:1 has waited \d+ s for /job:worker/task:0 to begin training\. Nothing answers at {chief}\. Start"
     with pytest.raises(TimeoutError, match=absent):
         fit(ParameterServer(cluster={"ps": [ps], "worker": [chief, own]}, job_name="worker", task_index=1))
     said = f"It is there, but has not called fit yet, or not with the same ps tasks: /job:ps/task:0 at {ps}."

@@ -303,7 +303,7 @@ def test_absent_members_are_named() -> None:
 
 
 def test_members_without_the_token_are_refused() -> None:
-    first, second = linked(2, 1.0, {1: b"another token of a stranger"})
+    first, second = linked(2, 3.0, {1: b"another token of a stranger"})
     assert isinstance(first, TimeoutError), "who comes without the token is none of the members"
     assert "A connection was refused: the tokens of /job:worker/task:1 and of /job:worker/task:0 differ" in str(first)
     assert isinstance(second, RefusedError)

@@ -222,7 +222,7 @@ def test_a_member_that_is_silent_is_refused_when_it_goes_on(
 
 def test_one_more_member_is_lost_while_a_group_is_formed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait for it for a moment, and then count again who is left."""
-    monkeypatch.setattr(elastic, "regrouped", lambda group: group.without_lost(0.5))
+    monkeypatch.setattr(elastic, "regrouped", lambda group: group.without_lost(2.0))
     with made_for_a_while(4) as groups:
         members = [Member(group, 4 if rank == 1 else -1, {2}) for rank, group in enumerate(groups)]
 

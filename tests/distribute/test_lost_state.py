@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from shared.tasks import PS, WORKER, Running, restarted, tasks
+from shared.waiting import out_of_time
 
 import anabranch as ab
 from anabranch.engine.graph.graph import eagerly
@@ -41,8 +42,8 @@ def test_a_session_whose_preparing_was_cut_off_has_lost_nothing(graph: ab.Graph,
     session = ab.Session(graph, target=cluster[WORKER].target)
     here = ab.constant(3.0) + 1.0
     cluster[PS].stop()
-    with pytest.raises(ab.errors.DeadlineExceededError, match=f"{PS} prepares its part"):
-        session.run(double, timeout=0.5)
+    wanted = f"{PS} prepares its part"
+    assert wanted in out_of_time(lambda seconds: session.run(double, timeout=seconds), wanted)
     assert session.run(here) == 4  # another step that can be prepared does not say that `w` was made
     restart(cluster)
     try:

@@ -21,6 +21,7 @@ import grpc
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
+from shared.waiting import until
 
 import anabranch as ab
 from anabranch.__main__ import main
@@ -101,7 +102,7 @@ def test_who_stops_is_gone_and_leaves_ports_and_threads_free():
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("anabranch"):
             thread.join(PATIENCE)  # gRPC's own end a little later
-    assert len(set(threading.enumerate()) - before) <= 1
+    until(lambda: len(set(threading.enumerate()) - before) <= 1)
 
 
 def test_a_port_that_is_in_use_is_named(server: ab.distribute.Server, capfd: pytest.CaptureFixture[str]):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Generator
 from pathlib import Path
@@ -30,8 +29,7 @@ pytestmark = pytest.mark.xdist_group("tasks")
 def session(graph: ab.Graph, running: Running) -> Generator[ab.Session]:
     made = ab.Session(graph, target=running[WORKER].target)
     yield made
-    assert left_over(made)["running"] == 0
-    assert left_over(made)["early"] == 0
+    until(lambda: (found := left_over(made))["running"] == found["early"] == 0)
     made.close()
 
 
@@ -391,7 +389,7 @@ def test_a_killed_task_is_named_and_what_does_not_need_it_runs(graph: ab.Graph):
 
 
 def test_a_task_that_is_killed_in_the_middle_of_a_step_is_named(graph: ab.Graph):
-    with tasks() as running:
+    with tasks(all_with=("--heartbeat-interval", "60", "--heartbeat-timeout", "600")) as running:
         session = ab.Session(graph, target=running[WORKER].target)
         x = ab.placeholder((3,), "float32", "x")
         with ab.device(WORKER):
@@ -405,25 +403,23 @@ def test_a_task_that_is_killed_in_the_middle_of_a_step_is_named(graph: ab.Graph)
             try:
                 session.run(forever, {x: np.zeros(3)})
             except ab.errors.TaskFailedError as error:
-                found.append((error, time.monotonic()))
+                found.append(error)
 
         thread = threading.Thread(target=run)
         thread.start()
         other = ab.Session(graph, target=running[WORKER].target)
         while not left_over(other)["running"]:
             pass
-        killed = time.monotonic()
         running[PS].kill()
-        thread.join(PATIENCE)
-        ((error, noticed),) = found
+        thread.join(PATIENCE)  # long before heartbeats show it
+        (error,) = found
         assert error.task == PS
         assert "and has ended on all tasks" in str(error)
         assert error.step is not None
         assert list(error.waiting) == [WORKER]
         assert "dequeue of 1 element from queue 'never filled', which is open and holds 0" in error.waiting[WORKER]
         assert any(note.startswith(f"{WORKER}: The step was not done") for note in error.__notes__)
-        assert noticed - killed < 2
-        assert left_over(other)["running"] == 0
+        until(lambda: left_over(other)["running"] == 0)
         assert other.run(own) == 2
         other.close()
         session.close()
@@ -477,9 +473,7 @@ def test_an_interrupted_client_goes_on(graph: ab.Graph, running: Running, monkey
         patch.setattr(Channel, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.run(y)
-    patient = time.monotonic() + PATIENCE
-    while remote(session)._channels.count and time.monotonic() < patient:
-        pass
+    until(lambda: not remote(session)._channels.count)
     assert session.run(y) == 2
     session.close()
 
@@ -594,16 +588,12 @@ session.run({forever.name!r}, {{"x:0": np.zeros(3)}})
             graph.save(f"{folder}/graph.npz")
             client = subprocess.Popen([sys.executable, "-c", code, f"{folder}/graph.npz"])
             try:
-                until = time.monotonic() + PATIENCE
-                while not left_over(other)["running"] and time.monotonic() < until:
-                    assert client.poll() is None
-                assert left_over(other)["running"] == 1
+                until(lambda: left_over(other)["running"] == 1 or client.poll() is not None)
+                assert client.poll() is None
             finally:
                 client.kill()
                 client.wait(PATIENCE)
-        while left_over(other)["running"] and time.monotonic() < until:
-            pass
-        assert left_over(other)["running"] == 0
+        until(lambda: left_over(other)["running"] == 0)
         finite = loop_over_both(x, ab.constant(2))
         assert other.run(finite, {x: np.zeros(3)}).shape == (3,)
         other.close()
@@ -644,7 +634,7 @@ def test_a_stopped_task_is_dead_and_is_used_again_when_it_goes_on(graph: ab.Grap
         assert session.run(more) == 2
         running[PS].stop()
         with pytest.raises(
-            ab.errors.TaskFailedError, match=r"it has not answered for \d s \(heartbeat_timeout=2\)"
+            ab.errors.TaskFailedError, match=r"it has not answered for \d+ s \(heartbeat_timeout=2\)"
         ) as e:
             session.run(more)
         assert e.value.task == PS

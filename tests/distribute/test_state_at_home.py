@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import threading
-import time
 from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE, PS, WORKER, Running, restarted, tasks
+from shared.waiting import until
 
 import anabranch as ab
 from anabranch.engine.graph.graph import eagerly
@@ -214,9 +214,7 @@ def test_a_reset_ends_steps_that_run(graph: ab.Graph, session: ab.Session, runni
     thread = threading.Thread(target=wait)
     session.program(element)
     thread.start()
-    until = time.monotonic() + PATIENCE
-    while not ab.distribute.status(running[PS].target).held["running"]:
-        assert time.monotonic() < until, "the step did not begin"
+    until(lambda: ab.distribute.status(running[PS].target).held["running"])
     ab.Session.reset(running[WORKER].target)
     thread.join(PATIENCE)
     assert isinstance(found[0], (ab.errors.StateLostError, ab.errors.OutOfRangeError)), found

@@ -119,10 +119,11 @@ def test_one_request_fails_where_an_op_refuses_its_rows(runs: Runs, tmp_path: Pa
     good, bad = [[0, 1]], [[0, 99]]
     with ab.serving.Server({"m": tmp_path}) as server, ThreadPoolExecutor(8) as clients:
         expected = predict(server, {"inputs": good}).json["outputs"]
+        assert runs.began.acquire(timeout=PATIENCE)
         runs.shapes.clear()
         runs.free.clear()
         asked = [clients.submit(predict, server, {"inputs": good})]
-        waiting(server, 1)
+        assert runs.began.acquire(timeout=PATIENCE)
         asked += [clients.submit(predict, server, {"inputs": rows}) for rows in (good, bad, good)]
         waiting(server, 4)
         runs.free.set()
