@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from shared.tasks import PATIENCE
+from shared.waiting import until
 
 import anabranch as ab
 from anabranch.distribute.transport.processes import process_at
@@ -38,14 +38,11 @@ def test_an_end_is_seen_although_a_child_holds_the_socket():
         assert client.stdin is not None
         assert client.stdout is not None
         child = int(client.stdout.readline())
-        until = time.monotonic() + PATIENCE
-        while not server.status().held["running"]:
-            assert time.monotonic() < until, "the step did not begin"
+        until(lambda: server.status().held["running"])
         client.kill()
         client.wait(PATIENCE)
-        while server.status().held["running"]:
-            assert time.monotonic() < until, "the end was not seen"
-        assert server.status().sessions == 0
+        until(lambda: not server.status().held["running"])
+        until(lambda: server.status().sessions == 0)
         subprocess.run(["kill", "-0", str(child)], check=True)  # it is there, and so is its end of the socket
         client.stdin.close()
         client.stdout.read()  # until the child has ended, too

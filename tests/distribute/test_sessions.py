@@ -408,8 +408,7 @@ def test_a_task_that_is_killed_in_the_middle_of_a_step_is_named(graph: ab.Graph)
         thread = threading.Thread(target=run)
         thread.start()
         other = ab.Session(graph, target=running[WORKER].target)
-        while not left_over(other)["running"]:
-            pass
+        until(lambda: left_over(other)["running"])
         running[PS].kill()
         thread.join(PATIENCE)  # long before heartbeats show it
         (error,) = found

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shared.device_arrays import DeviceArray
 from shared.examples import examples
 from shared.fake_cupy import CUDARuntimeError, FakeCupy
+from shared.waiting import until
 
 from anabranch.engine.devices import Buffer, DeviceMemoryError, SwapPolicy
 from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
@@ -347,7 +348,7 @@ def test_histories_move_to_the_host_when_memory_is_short(machines: Any, seed: in
         assert found[0][0] == number + 1
     del x, record
     assert device.memory.in_use == 0
-    assert machine.pool.used == 0
+    until(lambda: machine.pool.used == 0)  # the dispatcher's thread lets go of what it has done last a little later
 
 
 def test_a_kernel_waits_for_memory_that_another_releases(machines: Any) -> None:
@@ -445,7 +446,8 @@ def test_abort_drops_what_was_not_dispatched_and_waits_for_what_was(
     device.abort()
     assert ran == ["first"]
     assert not x.is_ready
-    assert device.memory.in_use == machine.pool.used == 0
+    assert device.memory.in_use == 0
+    until(lambda: machine.pool.used == 0)
     assert not any(stream.queue for stream in machine.cupy.streams)
 
 

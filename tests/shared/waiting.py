@@ -58,14 +58,15 @@ def go(folder: Path) -> None:
 
 
 def until(holds: Callable[[], Any], seconds: float = 60.0) -> None:
-    """Ask again and again until something holds. `holds` itself waits for an answer, so that nothing spins.
+    """Ask again and again until something holds, with pauses, in which what is waited for has the processor.
 
     Raises:
         AssertionError: it does not hold after so many seconds.
     """
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, threading.Event()
     while not holds():
         assert time.monotonic() < end, f"it does not hold after {seconds:g} s"
+        pause.wait(0.005)
 
 
 def out_of_time(run: Callable[[float], Any], *wanted: str) -> str:
