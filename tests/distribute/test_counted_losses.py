@@ -62,7 +62,7 @@ ONE_FIRST = first_of(NAMES)
 
 
 @pytest.mark.parametrize("name", ONE_FIRST)
-@pytest.mark.parametrize("counts", first_of([[1, 3], [2]]))
+@pytest.mark.parametrize("counts", first_of([[3], [1, 2]]))
 def test_replicas_on_devices_of_one_process(name: str, counts: list[int]) -> None:
     """The last batch has 2 rows, so that one of three replicas has none."""
     expected = results(name)
@@ -95,7 +95,7 @@ def test_replicas_whose_weights_are_in_parts(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "workers", "ps", "names"),
     [
-        ("DataParallel", 3, 0, ["mean with weights", "two outputs", "own step"]),
+        ("DataParallel", 3, 0, ["mean with weights", "own step"]),
         ("ParameterServer", 3, 1, ["mean with weights", "sum", "generated"]),
         *[
             pytest.param(*each, [], marks=pytest.mark.slow, id=" ".join(map(str, each)))

@@ -23,8 +23,8 @@ def launch(workers: int, ps: int, script: str, *arguments: str, restarts: int = 
 @pytest.mark.parametrize(
     ("workers", "ps", "kind", "calls"),
     [
-        (2, 0, "DataParallel", "/5"),
-        (2, 2, "ParameterServer", "/5"),
+        (2, 0, "DataParallel", "/4"),
+        (2, 2, "ParameterServer", "/4"),
         *[
             pytest.param(*each, "", marks=pytest.mark.slow, id=each[2])
             for each in (
