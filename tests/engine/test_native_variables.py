@@ -423,11 +423,14 @@ def test_an_interrupted_loop_leaves_nothing_behind():
     def interrupt(*_: Any) -> None:
         raise InterruptedError("enough")
 
+    def run_until_then() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        program(np.int64(2**62))
+
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
         with pytest.raises(InterruptedError, match="enough"):
-            program(np.int64(2**62))
+            run_until_then()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

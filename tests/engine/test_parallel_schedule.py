@@ -496,11 +496,14 @@ def test_a_loop_without_the_lock_sees_signals_and_lets_others_run():
         beside.join(60)
         raise TimeoutError("stopped")
 
+    def run_until_then() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        run()
+
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(TimeoutError, match="stopped"):
-            run()
+            run_until_then()
     finally:
         signal.signal(signal.SIGALRM, before)
     assert others == [0, 1, 2]
