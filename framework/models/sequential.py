@@ -66,16 +66,16 @@ class Sequential(Model):
 
     @short_tracebacks
     def add(self, layer: Layer | Tensor) -> None:
-        """Put a layer at the end.
+        """Put a layer at the end. A layer that is there already is used once more, with the same weights.
 
         Raises:
-            TypeError: it is not a layer. ValueError: its name is taken, or it gives several tensors.
+            TypeError: it is not a layer. ValueError: another layer has its name, or it gives several tensors.
         """
         added = _as_layer(layer)
         if isinstance(added, InputLayer):
             self._start(added)
             return
-        if any(other.name == added.name for other in self._stack):
+        if any(other.name == added.name and other is not added for other in self._stack):
             raise ValueError(
                 f"Model {self.name!r} has a layer called {added.name!r} already. Give each layer a name of its own."
             )
@@ -257,8 +257,14 @@ class Sequential(Model):
             config = {"layers": config}
         options = {name: config[name] for name in ("name", "trainable") if config.get(name) is not None}
         model = cls(**options)
+        made: list[tuple[object, Any]] = []
         for entry in config["layers"]:
-            model.add(deserialize_keras_object(entry))
+            # Names are unique, so that an entry with one that is there twice is of one layer, which is used twice.
+            own = entry.get("config") if isinstance(entry, dict) else None
+            is_named = isinstance(own, dict) and own.get("name") is not None
+            layer = next((layer for other, layer in made if is_named and other == entry), None)
+            made.append((entry, deserialize_keras_object(entry) if layer is None else layer))
+            model.add(made[-1][1])
         shape = config.get("build_input_shape")
         if shape and not model.built and isinstance(shape, (list, tuple)):
             model.build(tuple(shape))

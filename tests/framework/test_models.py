@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,36 @@ def test_clear_session_starts_names_anew() -> None:
 
 
 # --- Sequential -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_layer_may_be_used_several_times(declared: bool, tmp_path: Path):
+    shared = layers.Dense(3, "tanh", kernel_initializer="ones", name="shared")
+    stack = [layers.Dense(3, kernel_initializer="ones", name="first"), shared, shared, layers.Dense(1, name="last")]
+    model = ab.Sequential([ab.Input((3,)), *stack] if declared else stack)
+    x = np.linspace(-1, 1, 12, dtype="float32").reshape(4, 3)
+    hidden = np.tanh(3 * np.tanh(3 * x.sum(1)))[:, None].repeat(3, 1)
+    np.testing.assert_allclose(model(x), hidden @ model.weights[4].numpy(), rtol=2e-5)
+    assert (len(model.layers), len(model.weights), model.count_params()) == (4, 6, 28)
+    model.compile("sgd", "mse")
+    model.fit(x, x.sum(1, keepdims=True), verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = ab.Sequential.from_config(model.get_config())
+    for other in (ab.models.load_model(tmp_path / "model.keras"), ab.models.clone_model(model), again):
+        assert [layer.name for layer in other.layers] == ["first", "shared", "shared", "last"]
+        assert other.layers[1] is other.layers[2]
+        other.build((None, 3))
+        other.set_weights(model.get_weights())
+        np.testing.assert_array_equal(other.predict(x, verbose=0), model.predict(x, verbose=0))
+    assert (model.pop().name, model.pop().name, model(x).shape, model.count_params()) == ("last", "shared", (4, 3), 24)
+
+
+def test_equal_configs_without_names_are_several_layers():
+    entry = {"module": "keras.layers", "class_name": "Dense", "config": {"units": 2}, "registered_name": None}
+    model = ab.Sequential.from_config({"layers": [entry, dict(entry)], "name": "row"})
+    assert model.layers[0] is not model.layers[1]
+    with pytest.raises(ValueError, match="has a layer called 'x' already"):
+        ab.Sequential([layers.Dense(1, name="x"), layers.Dense(1, name="x")])
 
 
 @pytest.mark.parametrize(
