@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from ...engine import ops
@@ -261,6 +262,21 @@ def _inner_sizes(given: int | Sequence[int | Tensor], order: str, rank: int) -> 
     return tuple(int(size) for size in sizes)  # of space alone: the number of rows may be open
 
 
+def _windows(given: int | Sequence[int], order: str, rank: int) -> int | tuple[int, ...]:
+    """Return sizes or distances of windows in space.
+
+    Raises:
+        ValueError: those of rows and channels are not 1.
+    """
+    channels = 1 if order == "channels_first" else -1
+    if not isinstance(given, int) and len(given) == rank + 2 and (given[0] != 1 or given[channels] != 1):
+        raise ValueError(
+            f"tf.nn: windows extend and move in space alone; got {tuple(given)} with another number than 1 for rows or "
+            "channels. (max_pool2d takes windows along channels, without any in space and without overlap.)"
+        )
+    return _inner_sizes(given, order, rank)
+
+
 def _convolve(
     op: Callable[..., Tensor],
     rank: int,
@@ -272,8 +288,8 @@ def _convolve(
 ) -> Tensor:
     """Apply a convolution of this package to an input and its filters, with TensorFlow's settings."""
     order = _order(data_format)
-    dilation = _inner_sizes(1 if dilations is None else dilations, order, rank)
-    return op(*tensors, _inner_sizes(strides, order, rank), padding.lower(), order, dilation)
+    dilation = _windows(1 if dilations is None else dilations, order, rank)
+    return op(*tensors, _windows(strides, order, rank), padding.lower(), order, dilation)
 
 
 def conv1d(
@@ -429,12 +445,17 @@ def max_pool2d(
 
     Args:
         input: rows, space and channels, in the order of `data_format`.
-        ksize: the size of windows: one number, one for each axis of space, or one for each axis.
+        ksize: the size of windows: one number, one for each axis of space, or one for each axis. Windows along channels
+            have no size in space, and divide the channels.
         strides: distances of windows, like `ksize`.
         padding: "SAME" or "VALID".
         data_format: such as "NHWC" or "NCHW".
         name: does nothing.
     """
+    if not isinstance(ksize, int) and not isinstance(strides, int) and tuple(ksize) == tuple(strides):
+        axis = 1 if _order(data_format) == "channels_first" else 3
+        if len(ksize) == 4 and ksize[axis] > 1 == math.prod(ksize) // ksize[axis]:
+            return _max_of_channels(ops.convert_to_tensor(input), axis, ksize[axis])
     return _pool(ops.max_pool, 2, input, (ksize, strides), padding, data_format)
 
 
@@ -496,8 +517,17 @@ def _pool(
 ) -> Tensor:
     """Pool windows, sizes and distances of `windows`, with TensorFlow's settings."""
     order = _order(data_format)
-    sizes, distances = (_inner_sizes(each, order, rank) for each in windows)
+    sizes, distances = (_windows(each, order, rank) for each in windows)
     return op(input, sizes, distances, padding.lower(), order)
+
+
+def _max_of_channels(images: Tensor, axis: int, size: int) -> Tensor:
+    """Compute the largest of each `size` channels next to each other."""
+    shape = ops.shape(images)
+    channels = None if images.shape is None else images.shape[axis]
+    if channels is not None and channels % size:
+        raise ValueError(f"max_pool2d: windows of {size} channels do not divide the {channels} of the input.")
+    return ops.max(ops.reshape(images, (*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])), axis + 1)
 
 
 max_pool, avg_pool = max_pool2d, avg_pool2d
