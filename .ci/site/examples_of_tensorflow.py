@@ -62,7 +62,11 @@ EXAMPLES: list[tuple[str, str]] = [
     ("{}([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1)", "tf: reverse_sequence"),
     ("{}([1, 2, 3], shift=1, axis=0)", "tf: roll"),
     ("{}([[0], [2]], [10, 20], (4,))", "tf: scatter_nd"),
-    ("{}([1, 2, 3], [[0], [2]], [5, 1])", "tf: tensor_scatter_nd_add tensor_scatter_nd_update"),
+    (
+        "{}([1, 2, 3], [[0], [2]], [5, 1])",
+        "tf: tensor_scatter_nd_add tensor_scatter_nd_max tensor_scatter_nd_min tensor_scatter_nd_sub "
+        "tensor_scatter_nd_update",
+    ),
     ("{}([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [[0.5, 2.0], [4.5, 7.0]])", "tf: searchsorted"),
     ("{}([1, 3], 4)", "tf: sequence_mask"),
     ("{}([1, 2, 3, 4], [1], [2])", "tf: slice"),

@@ -62,7 +62,7 @@ TENSORS: dict[str, str] = {
     "permute": "Use ab.ops.transpose.",
     "pow": "Use ab.ops.power.",
     "scatter_": "Use ab.ops.scatter_update, which gives another tensor; variables have scatter_update, too.",
-    "set_shape": "Use ab.ops.reshape.",
+    "set_shape": "Use ab.tf.ensure_shape, which gives another tensor, or ab.ops.reshape.",
     "t": "Use T, or ab.ops.transpose.",
     "topk": "Use ab.ops.top_k.",
     "unbind": "Use ab.ops.unstack.",
@@ -351,6 +351,11 @@ PREPROCESSING_MODULE: dict[str, str] = {
     "StandardScaler": "Use ab.layers.Normalization: adapt(data), then call it.",
     "text": "Use ab.layers.TextVectorization.",
 }
+IMAGES_MODULE: dict[str, str] = {
+    "ImageDataGenerator": "Use ab.utils.image_dataset_from_directory, with layers such as ab.layers.RandomFlip.",
+    **dict.fromkeys(["random_rotation", "random_shear", "random_shift", "random_zoom"], "Use the layers of that name."),
+    **dict.fromkeys(["random_brightness", "random_channel_shift"], "Use ab.layers.RandomBrightness."),
+}
 # Functions of `tf.keras.backend` that are not in `backend`, as most are.
 BACKEND_MODULE: dict[str, str] = {
     "where": "Use ab.ops.where.",
@@ -505,6 +510,7 @@ __all__ = [
     "DATASETS",
     "DATA_MODULE",
     "DRAWS_FOLDER",
+    "IMAGES_MODULE",
     "LAYERS",
     "LAYERS_MODULE",
     "LOSSES_MODULE",

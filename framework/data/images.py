@@ -13,7 +13,9 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
+from ...engine.common.names_elsewhere import IMAGES_MODULE
 from ...engine.graph import Tensor, eagerly
+from ...engine.objects.on_demand import on_demand
 from ...engine.ops.data_format import check_data_format
 from ...engine.session.function import HostFunction
 from ..config import floatx
@@ -282,3 +284,7 @@ def save_img(
         warnings.warn("JPEG has no transparency: the image is written as RGB.", stacklevel=2)
         image = image.convert("RGB")
     image.save(path, format=file_format, **kwargs)
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__, _ = on_demand(globals(), {}, elsewhere=IMAGES_MODULE)

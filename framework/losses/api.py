@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ...engine.ops.base import TensorLike
 
 bce = BCE = binary_crossentropy
-kld = KLD = kl_divergence
+kld = KLD = kullback_leibler_divergence = kl_divergence
 logcosh = log_cosh
 mae = MAE = mean_absolute_error
 mape = MAPE = mean_absolute_percentage_error
@@ -64,6 +64,14 @@ LossLike: TypeAlias = "str | Loss | type[Loss] | Callable[..., Tensor] | Config"
 """A name such as "mse", a `Loss` or its class, a function of (y_true, y_pred), or a config; see `get`."""
 
 _MEAN = "sum_over_batch_size"
+
+
+class Reduction:
+    """Names of reductions, as `tf.keras` has them."""
+
+    AUTO = SUM_OVER_BATCH_SIZE = _MEAN
+    NONE = "none"
+    SUM = "sum"
 
 
 class MeanSquaredError(LossFunctionWrapper):

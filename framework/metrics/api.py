@@ -78,6 +78,13 @@ from .tradeoff import (
     SpecificityAtSensitivity,
 )
 
+kld = KLD = kullback_leibler_divergence = kl_divergence
+logcosh = log_cosh
+mae = MAE = mean_absolute_error
+mape = MAPE = mean_absolute_percentage_error
+mse = MSE = mean_squared_error
+msle = MSLE = mean_squared_logarithmic_error
+
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
 

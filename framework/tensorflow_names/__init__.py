@@ -91,6 +91,9 @@ from .arrays import squeeze as squeeze
 from .arrays import stack as stack
 from .arrays import stop_gradient as stop_gradient
 from .arrays import tensor_scatter_nd_add as tensor_scatter_nd_add
+from .arrays import tensor_scatter_nd_max as tensor_scatter_nd_max
+from .arrays import tensor_scatter_nd_min as tensor_scatter_nd_min
+from .arrays import tensor_scatter_nd_sub as tensor_scatter_nd_sub
 from .arrays import tensor_scatter_nd_update as tensor_scatter_nd_update
 from .arrays import tensordot as tensordot
 from .arrays import tile as tile
@@ -102,6 +105,7 @@ from .arrays import zeros as zeros
 from .arrays import zeros_like as zeros_like
 from .clipping import clip_by_global_norm as clip_by_global_norm
 from .clipping import clip_by_norm as clip_by_norm
+from .control_flow import UnconnectedGradients as UnconnectedGradients
 from .control_flow import case as case
 from .control_flow import cond as cond
 from .control_flow import convert_to_tensor as convert_to_tensor
@@ -140,6 +144,7 @@ from .dtypes import uint8 as uint8
 from .dtypes import uint16 as uint16
 from .dtypes import uint32 as uint32
 from .dtypes import uint64 as uint64
+from .functions import Module as Module
 from .functions import function as function
 from .math import abs as abs
 from .math import acos as acos
@@ -218,6 +223,9 @@ if TYPE_CHECKING:
     random_normal_initializer, random_uniform_initializer = initializers.RandomNormal, initializers.RandomUniform
 
 
+__version__ = "2.21.0"  # of TensorFlow, whose names these are: scripts ask for a version that is new enough
+
+
 def device(device_name: str | DeviceFunction | None) -> AbstractContextManager[None]:
     """Ask for a device for what is made inside, as `anabranch.device` does."""
     return device_scope(device_name)
@@ -254,6 +262,7 @@ _PADDED = (
 )
 _DENSE = "Tensors of anabranch are dense. Its fit, evaluate and predict take matrices of scipy.sparse."
 _INSTEAD = {
+    "audio": "Use anabranch.utils.audio_dataset_from_directory, or tf.numpy_function with a reader of WAV files.",
     "RaggedTensor": _PADDED,
     "Session": "It runs graphs. Use anabranch.Session with an anabranch.Graph, or tf.function.",
     "SparseTensor": _DENSE,
@@ -286,10 +295,12 @@ __all__ = [
     "DType",
     "GradientTape",
     "IndexedSlices",
+    "Module",
     "Tensor",
     "TensorArray",
     "TensorShape",
     "TensorSpec",
+    "UnconnectedGradients",
     "Variable",
     "abs",
     "acos",
@@ -453,6 +464,9 @@ __all__ = [
     "tan",
     "tanh",
     "tensor_scatter_nd_add",
+    "tensor_scatter_nd_max",
+    "tensor_scatter_nd_min",
+    "tensor_scatter_nd_sub",
     "tensor_scatter_nd_update",
     "tensordot",
     "tile",

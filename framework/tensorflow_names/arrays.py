@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -382,6 +382,27 @@ def tensor_scatter_nd_add(
     return ops.tensor_scatter_nd_add(tensor, indices, updates)
 
 
+def tensor_scatter_nd_sub(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """Subtract updates from elements or parts of a tensor."""
+    return ops.tensor_scatter_nd_sub(tensor, indices, updates)
+
+
+def tensor_scatter_nd_max(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """Put updates in the places of smaller elements."""
+    return ops.tensor_scatter_nd_max(tensor, indices, updates)
+
+
+def tensor_scatter_nd_min(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """Put updates in the places of larger elements."""
+    return ops.tensor_scatter_nd_min(tensor, indices, updates)
+
+
 def broadcast_to(input: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Repeat a tensor along its axes of one element, and along new first ones, until it has a shape."""
     return ops.broadcast_to(input, shape)
@@ -458,10 +479,17 @@ def sequence_mask(
     return ops.sequence_mask(lengths, maxlen, dtype)
 
 
-def unique(x: TensorLike, out_idx: DTypeLike = "int32", name: str | None = None) -> tuple[Tensor, Tensor]:
+class Unique(NamedTuple):
+    """The different values of a vector, and the number of each element's."""
+
+    y: Tensor
+    idx: Tensor
+
+
+def unique(x: TensorLike, out_idx: DTypeLike = "int32", name: str | None = None) -> Unique:
     """Return the different values of a vector in the order in which they come, and the number of each element's."""
     values, numbers, _ = ops.unique_with_counts(x)
-    return values, ops.cast(numbers, out_idx)
+    return Unique(values, ops.cast(numbers, out_idx))
 
 
 def norm(
@@ -522,6 +550,9 @@ __all__ = [
     "stack",
     "stop_gradient",
     "tensor_scatter_nd_add",
+    "tensor_scatter_nd_max",
+    "tensor_scatter_nd_min",
+    "tensor_scatter_nd_sub",
     "tensor_scatter_nd_update",
     "tensordot",
     "tile",

@@ -49,7 +49,7 @@ class ConcreteFunction:
         bound: object = None,
     ) -> None:
         self._function, self._bound = function, bound
-        self._parameters = _own_signature(python_function, bound)
+        self._parameters = own_signature(python_function, bound)
         args, kwargs = self._by_position(arguments)
         self.structured_input_signature = pack_as((args, kwargs), [_spec_of(leaf) for leaf in flatten((args, kwargs))])
         self._expected = list(flatten_with_path(self.structured_input_signature))
@@ -142,7 +142,7 @@ class ConcreteFunction:
         return f"<ConcreteFunction {self.name} of {self.structured_input_signature}>"
 
 
-def _own_signature(python_function: Callable[..., object], bound: object) -> inspect.Signature:
+def own_signature(python_function: Callable[..., object], bound: object) -> inspect.Signature:
     """Return a function's parameters; those of a method without the object."""
     signature = inspect.signature(python_function)
     parameters = list(signature.parameters.values())
@@ -160,4 +160,4 @@ def _of(leaf: object, name: str) -> object:
     return getattr(leaf, name) if isinstance(leaf, Tensor) else None
 
 
-__all__ = ["ConcreteFunction"]
+__all__ = ["ConcreteFunction", "own_signature"]

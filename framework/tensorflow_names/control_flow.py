@@ -239,10 +239,19 @@ def _propagated(found: Result, back_prop: bool) -> Result:
 
 
 def numpy_function(
-    func: Callable[..., object], inp: Sequence[TensorLike], Tout: object, stateful: bool = True, name: str | None = None
+    func: Callable[..., object] | None = None,
+    inp: Sequence[TensorLike] | None = None,
+    Tout: object = None,
+    stateful: bool = True,
+    name: str | None = None,
 ) -> Any:
-    """Call a Python function of NumPy arrays when the program gets there; it has no gradient."""
-    return ops.numpy_function(func, list(inp), Tout, stateful, name=name)
+    """Call a Python function of NumPy arrays when the program gets there; it has no gradient.
+
+    Without a function the result is a decorator, for functions that are called on their inputs.
+    """
+    if func is None:
+        return lambda f: lambda *inputs: numpy_function(f, inputs, Tout, stateful, name)
+    return ops.numpy_function(func, [] if inp is None else list(inp), Tout, stateful, name=name)
 
 
 def py_function(func: Callable[..., object], inp: Sequence[TensorLike], Tout: object, name: str | None = None) -> Any:
@@ -315,6 +324,21 @@ def _results(returned: Any, count: int) -> Sequence[TensorLike]:
     """Return what a function returned as so many results; a list may also be the parts of one tensor."""
     is_whole = count == 1 and not (is_sequence(returned) and len(returned) == 1)
     return (returned,) if is_whole else returned
+
+
+class UnconnectedGradients(Enum):
+    """A choice of what stands for the gradient of something on which the target does not depend: None, or zeros.
+
+    >>> from anabranch import tf
+    >>> with tf.GradientTape() as tape:
+    ...     x, y = tf.Variable(1.0), tf.Variable(2.0)
+    ...     z = y * y
+    >>> tape.gradient(z, [x, y], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    [Tensor(0., dtype=float32), Tensor(4., dtype=float32)]
+    """
+
+    NONE = "none"
+    ZERO = "zero"
 
 
 def gradients(
@@ -399,6 +423,7 @@ def dynamic_stitch(indices: Sequence[TensorLike], data: Sequence[TensorLike], na
 
 
 __all__ = [
+    "UnconnectedGradients",
     "case",
     "cond",
     "convert_to_tensor",

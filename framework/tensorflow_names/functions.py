@@ -1,17 +1,23 @@
-"""`tf.function`: a function of a script for TensorFlow, compiled."""
+"""`tf.function`, a function of a script for TensorFlow, compiled, and `tf.Module`, an object that holds variables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from ...engine.common.nest import flatten, pack_as
 from ...engine.common.quick_dataclass import dataclass
+from ...engine.graph import Variable, name_scope
 from ...engine.graph.tensor import NoValueError
 from ...engine.session.function import Function as CompiledFunction
+from ...layers.core.layer import Layer
 from . import config
-from .concrete_functions import ConcreteFunction
+from .concrete_functions import ConcreteFunction, own_signature
 from .control_flow import executing_eagerly
+
+_Method = TypeVar("_Method", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,10 @@ class Method:
         """Call the function on the object and the arguments."""
         return self.__func__(self.__self__, *args, **kwargs)
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return own_signature(self.__func__.python_function, self.__self__)
+
     def get_concrete_function(self, *args: object, **kwargs: object) -> ConcreteFunction:
         """Trace the method; see `Function.get_concrete_function`."""
         return self.__func__._concrete(self.__self__, args, kwargs)
@@ -137,4 +147,78 @@ def function(
     return compiled if func is None else compiled(func)
 
 
-__all__ = ["function"]
+class Module:
+    """Base of classes whose variables are found by their attributes, in the order of the attributes' names.
+
+    Lists, tuples and dicts of variables and modules count, and layers, with their variables.
+
+    >>> from anabranch import tf
+    >>> class Line(tf.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.w, self.b = tf.Variable(2.0), tf.Variable(1.0)
+    ...     def __call__(self, x):
+    ...         return self.w * x + self.b
+    >>> float(Line()(3.0)), [float(v) for v in Line().trainable_variables]
+    (7.0, [1.0, 2.0])
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = type(self).__name__.lower() if name is None else name
+
+    @property
+    def name(self) -> str:
+        """Return the name."""
+        return self._name
+
+    @property
+    def name_scope(self) -> AbstractContextManager[object]:
+        """Return a scope for the names of what is made in it."""
+        return name_scope(self._name)
+
+    @classmethod
+    def with_name_scope(cls, method: _Method) -> _Method:
+        """Return a method as it is: names of variables have no scopes here."""
+        return method
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Return all variables: first the module's own, by the names of the attributes, then those of submodules."""
+        found: dict[int, Variable] = {}
+        for leaf in _leaves(self, {id(self)}):
+            for variable in leaf.variables if isinstance(leaf, Layer) else [leaf]:
+                if isinstance(variable, Variable):
+                    found.setdefault(id(variable), variable)
+        return tuple(found.values())
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """Return those variables that are trained."""
+        return tuple(variable for variable in self.variables if variable.trainable)
+
+    @property
+    def non_trainable_variables(self) -> tuple[Variable, ...]:
+        """Return those variables that are not trained."""
+        return tuple(variable for variable in self.variables if not variable.trainable)
+
+    @property
+    def submodules(self) -> tuple[Module, ...]:
+        """Return the modules that the attributes hold, and the modules of these."""
+        return tuple(leaf for leaf in _leaves(self, {id(self)}) if isinstance(leaf, Module))
+
+
+def _leaves(module: Module, seen: set[int]) -> Iterator[object]:
+    """Yield what the attributes hold, each once: first those of the module, then those of the modules in it."""
+    inner = []
+    for _, held in sorted(vars(module).items()):
+        for leaf in flatten(held):
+            if id(leaf) not in seen:
+                seen.add(id(leaf))
+                yield leaf
+                if isinstance(leaf, Module):
+                    inner.append(leaf)
+    for each in inner:
+        yield from _leaves(each, seen)
+
+
+__all__ = ["Module", "function"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ...engine import ops
@@ -40,9 +42,16 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
     return ops.inv(matrix_transpose(input, conjugate=True) if adjoint else input)
 
 
-def slogdet(input: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
+class LogDeterminant(NamedTuple):
+    """The sign of determinants, and the logarithm of their absolute value."""
+
+    sign: Tensor
+    log_abs_determinant: Tensor
+
+
+def slogdet(input: TensorLike, name: str | None = None) -> LogDeterminant:
     """Compute sign and logarithm of the absolute value of determinants."""
-    return ops.slogdet(input)
+    return LogDeterminant(*ops.slogdet(input))
 
 
 def matvec(a: TensorLike, b: TensorLike, transpose_a: bool = False, name: str | None = None) -> Tensor:
@@ -83,9 +92,16 @@ def svd(
     return s, u, adjoint(vh)
 
 
-def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> tuple[Tensor, Tensor]:
+class Factors(NamedTuple):
+    """A matrix with orthonormal columns, and a triangular one."""
+
+    q: Tensor
+    r: Tensor
+
+
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Factors:
     """Decompose matrices into one with orthonormal columns and a triangular one."""
-    return ops.qr(input, "complete" if full_matrices else "reduced")
+    return Factors(*ops.qr(input, "complete" if full_matrices else "reduced"))
 
 
 def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:

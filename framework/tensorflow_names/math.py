@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import NamedTuple
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, is_floating, is_integer, largest
@@ -263,9 +264,16 @@ def _accumulate(
     return ops.flip(result, axis) if reverse else result
 
 
-def top_k(input: TensorLike, k: int = 1, sorted: bool = True, name: str | None = None) -> tuple[Tensor, Tensor]:
+class TopK(NamedTuple):
+    """The largest values along the last axis, and their positions."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def top_k(input: TensorLike, k: int = 1, sorted: bool = True, name: str | None = None) -> TopK:
     """Find the `k` largest values along the last axis, and their positions."""
-    return ops.top_k(input, k, sorted)
+    return TopK(*ops.top_k(input, k, sorted))
 
 
 def in_top_k(targets: TensorLike, predictions: TensorLike, k: int, name: str | None = None) -> Tensor:

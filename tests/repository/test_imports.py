@@ -316,6 +316,7 @@ def test_what_names_of_other_frameworks_lead_to_is_there() -> None:
         (names_elsewhere.OPTIM_MODULE, (ab.optim,)),
         (names_elsewhere.UTILS_MODULE, (ab.utils,)),
         (names_elsewhere.PREPROCESSING_MODULE, (ab.preprocessing,)),
+        (names_elsewhere.IMAGES_MODULE, (ab.preprocessing.image,)),
         (names_elsewhere.BACKEND_MODULE, (ab.backend,)),
         (names_elsewhere.DATASETS, (ab.tf.data.Dataset.range(3), ab.tf.data.Dataset.range(3).batch(2))),
         (names_elsewhere.DATA_MODULE, (ab.tf.data,)),
