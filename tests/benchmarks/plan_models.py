@@ -1,5 +1,5 @@
-"""Lines W21 to W25 and W27 to W29: a neural ODE, a transformer in training and generation, prediction for one row, a
-click model, a U-shaped convnet, a minimal gated unit, Cholesky factors with their gradient."""
+"""Lines W21 to W25 and W27 to W30: a neural ODE, a transformer in training and generation, prediction for one row, a
+click model, a U-shaped convnet, a minimal gated unit, Cholesky factors with their gradient, loops of other fields."""
 
 from __future__ import annotations
 
@@ -98,5 +98,18 @@ MODELS = (
             ("factor", 2000, 24, 1.251574),
             ("gradient", 2000, 24 + 60, 0.2109187),
         )
+    ],
+    *[
+        Line(
+            "W30",
+            "soft dynamic time warping of 60 by 60 rows, with its gradient; 100 steps of the heat equation by slices",
+            {"of": of},
+            "w30_loops",
+            "w30",
+            {"anabranch": at_most(1.0)},
+            ("jax_scan",),
+            losses=(result,) * 3,
+        )
+        for of, result in (("soft_dtw", 416.3987), ("heat", -274.0772))
     ],
 )

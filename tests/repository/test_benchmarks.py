@@ -196,6 +196,8 @@ def test_seconds_are_held_against_the_clock_alone(load: Any) -> None:
         "W28",
         "W29 of=factor N=400",
         "W29 of=gradient N=400",
+        "W30 of=soft_dtw",
+        "W30 of=heat",
         *[
             pytest.param(title, marks=pytest.mark.slow)
             for title in ("W10", "W12", "W13", "W14", "W20", "W22", "W23", "W27")
