@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import overload
 
 from ...engine import ops
-from ...engine.common.dtypes import DTypeLike
+from ...engine.common.dtypes import DTypeLike, is_string
 from ...engine.common.nest import Nest
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
@@ -23,16 +23,15 @@ from ...engine.ops.text.strings import regex_replace as regex_replace
 from ...engine.ops.text.strings import strip as strip
 from ...engine.ops.text.strings import substr as substr
 from ...engine.ops.text.strings import to_hash_bucket_fast as to_hash_bucket_fast
-from ...engine.ops.text.strings import to_number as to_number
 from ...engine.ops.text.strings import upper as upper
 from ..structures import Array
 
 
 class RaggedStrings(SplitStrings):
-    """The parts of several texts, with methods of TensorFlow's ragged tensors.
+    """The parts of several texts, or the numbers that they hold, with methods of TensorFlow's ragged tensors.
 
     Attributes:
-        values: the parts, with "" behind those of shorter rows.
+        values: the parts, with "" or 0 behind those of shorter rows.
         lengths: how many parts each text has.
     """
 
@@ -47,7 +46,7 @@ class RaggedStrings(SplitStrings):
         """Return the parts as a tensor.
 
         Args:
-            default_value: what is behind those of shorter rows; "" by default.
+            default_value: what is behind those of shorter rows; "" or 0 by default.
             shape: the sizes of the result, with None for those that are as large as the parts need; further rows and
                 parts are cut off, and missing ones are `default_value`.
 
@@ -55,18 +54,18 @@ class RaggedStrings(SplitStrings):
         >>> tf.strings.split(["to be", "or"]).to_tensor("-", shape=(None, 3))
         Tensor([['to', 'be', '-'], ['or', '-', '-']], dtype=string)
         """
-        default = ops.convert_to_tensor("" if default_value is None else default_value, "string")
         found = self.values
+        usual = "" if is_string(found.dtype) else 0
+        default = ops.convert_to_tensor(usual if default_value is None else default_value, found.dtype)
         if default_value is not None:
-            is_part = ops.arange(ops.shape(found)[-1]) < ops.expand_dims(self.lengths, -1)
-            found = ops.where(is_part, found, default)
+            found = ops.where(_is_part(self), found, default)
         for axis, size in enumerate(shape or ()):
             if size is not None:
                 found = _with_size(found, axis, size, default)
         return found
 
-    def to_list(self) -> Nest[str]:
-        """Return the parts as lists of texts.
+    def to_list(self) -> Nest[str | int | float]:
+        """Return the parts as lists of texts or numbers.
 
         Raises:
             TypeError: they are known only when the graph runs.
@@ -88,10 +87,40 @@ def _with_size(values: Tensor, axis: int, size: int, default: Tensor) -> Tensor:
     return filled[(*[slice(None)] * axis, slice(size))]
 
 
-def _rows(values: Array, lengths: Array) -> Nest[str]:
+def _is_part(parts: RaggedStrings) -> Tensor:
+    """Return of each element whether it is a part, and not behind those of a shorter row."""
+    return ops.arange(ops.shape(parts.values)[-1]) < ops.expand_dims(parts.lengths, -1)
+
+
+def _rows(values: Array, lengths: Array) -> Nest[str | int | float]:
     if lengths.ndim == 0:
-        return [str(part) for part in values[: int(lengths)]]
+        return values[: int(lengths)].tolist()
     return [_rows(row, length) for row, length in zip(values, lengths, strict=True)]
+
+
+@overload
+def to_number(input: RaggedStrings, out_type: DTypeLike = "float32", name: str | None = None) -> RaggedStrings: ...
+
+
+@overload
+def to_number(input: TensorLike, out_type: DTypeLike = "float32", name: str | None = None) -> Tensor: ...
+
+
+def to_number(
+    input: TensorLike | RaggedStrings, out_type: DTypeLike = "float32", name: str | None = None
+) -> Tensor | RaggedStrings:
+    """Return the number that each text holds, also of the parts that `split` gives.
+
+    Raises:
+        ValueError: at run time, if a text is no number.
+
+    >>> from anabranch import tf
+    >>> tf.strings.to_number(tf.strings.split(["1.5,2", "3"], ",")).to_tensor()
+    Tensor([[1.5, 2. ], [3. , 0. ]], dtype=float32)
+    """
+    if not isinstance(input, RaggedStrings):
+        return texts.to_number(input, out_type)
+    return RaggedStrings(texts.to_number(ops.where(_is_part(input), input.values, "0"), out_type), input.lengths)
 
 
 @overload

@@ -197,6 +197,22 @@ def test_split_texts_as_tensors():
         parts.row_lengths(axis=2)
 
 
+def test_numbers_of_the_parts_of_texts():
+    numbers = tf.strings.to_number(tf.strings.split(["1.5 2", "", "3"]), tf.float64)
+    assert numbers.to_list() == [[1.5, 2.0], [], [3.0]]
+    assert numbers.to_tensor().numpy().tolist() == [[1.5, 2], [0, 0], [3, 0]]
+    assert numbers.to_tensor(-1).dtype == "float64"
+    assert numbers.to_tensor(-1, shape=(2, None)).numpy().tolist() == [[1.5, 2], [-1, -1]]
+    with pytest.raises(ValueError, match="'x' at position"):
+        tf.strings.to_number(tf.strings.split(["1", "x"], ","))
+
+    @tf.function
+    def total(texts):
+        return tf.reduce_sum(tf.strings.to_number(tf.strings.split(texts, ","), tf.int32).to_tensor(), axis=1)
+
+    assert total(tf.constant(["1,2", "30"])).numpy().tolist() == [3, 30]
+
+
 def test_split_texts_of_two_axes_and_their_characters():
     assert tf.strings.split([["a b"], ["c"]]).to_tensor().numpy().tolist() == [[["a", "b"]], [["c", ""]]]
     characters: Any = tf.strings.unicode_split(["ab", "c"], "UTF-8")
