@@ -301,8 +301,10 @@ def test_operations_get_what_they_look_at_from_the_host(
             expected = sample.op.run(np, *inputs)
         assert not looked, f"inputs {set(looked)} are looked at"
         several = (found, expected) if isinstance(expected, tuple) else ((found,), (expected,))
+        rtol = 1e-6 if "transform" in name else 0  # the host's are computed in single precision
         for value, wanted in zip(*several, strict=True):
-            np.testing.assert_array_equal(value._held if isinstance(value, DeviceArray) else value, wanted)
+            held = value._held if isinstance(value, DeviceArray) else value
+            np.testing.assert_allclose(held, wanted, rtol=rtol, atol=rtol)
 
 
 # --- CUDA -----------------------------------------------------------------------------------------------------------
