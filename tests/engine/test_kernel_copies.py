@@ -11,6 +11,7 @@ from shared.machine_figures import assume
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.codegen.elementwise import turned_copies
 from anabranch.engine.codegen.elementwise.apart import copied_by_rows
 from anabranch.engine.codegen.elementwise.bound import fitted
 from anabranch.engine.codegen.elementwise.kernel_specs import fits, native_dtype
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be com
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assume(monkeypatch, parallel_elements=1)
+    monkeypatch.setattr(turned_copies, "_FIRST", 0)
+    turned_copies._copier.cache_clear()
 
 
 def draw(*shape: int, dtype: str = "float32") -> Any:
@@ -39,12 +42,12 @@ BY_ROWS: dict[str, Callable[[Any], Any]] = {
     "columns of a matrix": lambda x: x.reshape(-1, 40)[:, 7:],
     "a single column": lambda x: x[..., 5:6],
     "every other row": lambda x: x.reshape(-1, 40)[::2],
-    "rows of a picture's middle": lambda x: x[:, 1:-1, :, 3:19],
-    "rows in another order": lambda x: x.transpose(2, 0, 1, 3),
     "rows backward": lambda x: x.reshape(-1, 40)[::-1],
     "repeated rows": lambda x: np.broadcast_to(x[0, 0, 0], (50, 40)),
 }
 BY_NUMPY: dict[str, Callable[[Any], Any]] = {
+    "rows of a picture's middle": lambda x: x[:, 1:-1, :, 3:19],
+    "rows in another order": lambda x: x.transpose(2, 0, 1, 3),
     "every other column": lambda x: x[..., ::2],
     "backward": lambda x: x[..., ::-1],
     "a vector": lambda x: x.reshape(-1)[::3],
@@ -53,7 +56,7 @@ BY_NUMPY: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("view", BY_ROWS)
-def test_contiguous_rows_keep_every_bit(view: str, dtype: str):
+def test_rows_that_are_equally_far_apart_keep_every_bit(view: str, dtype: str):
     given = BY_ROWS[view](draw(2, 5, 7, 40, dtype=dtype))
     found = fitted(given, given.dtype)
     assert fits(found, given.dtype)
@@ -107,6 +110,13 @@ def test_transposes_that_squares_do_not_copy():
         assert copied_by_squares(given, given.dtype) is None
         assert fitted(given, native_dtype(given.dtype)).tobytes() == given.tobytes()
     assert fitted(x[:0].T, x.dtype).shape == (70, 7, 5, 0)
+
+
+def test_the_first_copies_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(turned_copies, "_FIRST", 2)
+    turned_copies._copier.cache_clear()
+    given = draw(40, 50).T
+    assert [copied_by_squares(given, given.dtype) is None for _ in range(4)] == [True, True, False, False]
 
 
 def test_a_fetched_transpose_is_contiguous_and_a_copy():

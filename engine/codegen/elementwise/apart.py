@@ -46,7 +46,11 @@ class KernelsApart:
         """Compute what `out` is for from operands of these shapes, without copies of them; False if no kernel does."""
         strides: Shapes = tuple([value.strides for value in values])
         found = self._bound[shapes, strides, out[0].shape]
-        return found is not None and not found.entry(found.table, *map(id, values), *map(id, out))
+        if found is None:
+            return False
+        if found.entry is None:
+            (found.entry,) = library.get([found.spec])
+        return not found.entry(found.table, *map(id, values), *map(id, out))
 
     def _bind(self, key: tuple[Shapes, Shapes, Shape]) -> KernelTable | None:
         shapes, strides, shape = key
@@ -72,7 +76,7 @@ def loops_apart(
         known: the kernels of the op that there are, by what they depend on.
 
     Returns:
-        None if it can read none.
+        A kernel that is not compiled yet; None if it can read none.
     """
     space = static_shape(outputs[0])
     shapes = [aligned(static_shape(spec), len(space)) for spec in inputs]
@@ -94,16 +98,7 @@ def loops_apart(
     for position, (k, loop) in enumerate(spec.strided, spec.loops):
         if k in steps:
             numbers[position] = steps[k][loops[loop][-1]]
-    return apart_table(spec, inputs, outputs, numbers, strides)
-
-
-def apart_table(
-    spec: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], numbers: Sequence[int], strides: Shapes
-) -> KernelTable:
-    """Return a kernel that reads some operands by their strides, compiled; see `KernelTable`."""
-    found = KernelTable(spec, inputs, outputs, numbers, strides)
-    (found.entry,) = library.get([spec])
-    return found
+    return KernelTable(spec, inputs, outputs, numbers, strides)
 
 
 def steps_apart(inputs: Sequence[TensorSpec], strides: Shapes) -> dict[int, Shape]:
@@ -134,13 +129,18 @@ def _copies(dtype: Any) -> KernelsApart:
 
 
 def copied_by_rows(value: Any, dtype: Any) -> Any:
-    """Return a contiguous copy of an array whose rows are contiguous, which threads share; None of any other.
+    """Return a contiguous copy of an array whose rows are equally far apart, which threads share; None of any other.
 
     Args:
         value: an array of that very dtype.
         dtype: native; others than `_COPIED` are left to NumPy.
     """
-    if value.ndim < 2 or not value.flags.aligned or dtype.name not in _COPIED:
+    shape = value.shape
+    if len(shape) < 2 or not value.flags.aligned or dtype.name not in _COPIED:
         return None
-    made = np.empty(value.shape, dtype)
-    return made if _copies(dtype).run((value.shape,), (value,), (made,)) else None
+    try:
+        rows = np.reshape(value, (-1, shape[-1]), copy=False)
+    except ValueError:  # the rows are not equally far apart
+        return None
+    made = np.empty(shape, dtype)
+    return made if _copies(dtype).run((rows.shape,), (rows,), (made.reshape(rows.shape),)) else None

@@ -117,12 +117,26 @@ class BoundKernel(KernelTable):
                 output[...] = result
 
 
+_BEGINS, _READS = 32, 64  # calls with operands of the same strides
+
+
+class _Strided:
+    """How often operands of some strides came, and the kernel that reads them, once they came often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.kernel: KernelTable | None = None
+
+
 class FusedKernel(BoundKernel):
     """The kernel of a fused op. Operands that are not contiguous are read by their strides, where a kernel can.
 
+    That kernel gives the same bits as copies do, and is compiled beside the program once such operands came `_BEGINS`
+    times: a first step does not wait for it.
+
     Args:
         spec, inputs, outputs, numbers: as for `BoundKernel`.
-        bind: gives the kernel for operands of some strides, if there is one.
+        bind: gives the kernel for operands of some strides, if there is one, not compiled yet.
     """
 
     def __init__(
@@ -134,12 +148,27 @@ class FusedKernel(BoundKernel):
         bind: Callable[[Shapes], KernelTable | None],
     ) -> None:
         super().__init__(spec, inputs, outputs, numbers)
-        is_large = any(math.prod(static_shape(spec)) >= machine_profile().kernel_elements for spec in inputs)
-        self._apart = BoundedCache[Shapes, KernelTable | None](bind if is_large else lambda _: None)
+        self._bind = bind
+        self._is_large = any(math.prod(static_shape(spec)) >= machine_profile().kernel_elements for spec in inputs)
+        self._strided = BoundedCache[Shapes, _Strided](lambda _: _Strided())
+
+    def _for_strides(self, strides: Shapes) -> KernelTable | None:
+        known = self._strided[strides]
+        known.calls += 1
+        if known.calls == _BEGINS:
+            known.kernel = self._bind(strides)
+            library.begin([] if known.kernel is None else [known.kernel.spec])
+        kernel = known.kernel
+        if kernel is None or known.calls < _READS:
+            return None
+        if kernel.entry is None:
+            (kernel.entry,) = library.get([kernel.spec])
+        return kernel
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call the kernel for operands of these strides; what that can't read, either, is copied as ever."""
-        kernel = self._apart[tuple([getattr(value, "strides", ()) for value in operands])]
+        strides = tuple([getattr(value, "strides", ()) for value in operands])
+        kernel = self._for_strides(strides) if self._is_large else None
         if kernel is not None:
             given = [
                 value if operand.is_strided or operand.rank is None else fitted(value, dtype)

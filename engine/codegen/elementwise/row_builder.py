@@ -19,7 +19,7 @@ from ..expression.builder import ExpressionBuilder
 from ..expression.expression import HALVES, Expression, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
 from ..llvm.entry import Operand
-from .apart import apart_table, steps_apart
+from .apart import steps_apart
 from .bound import BoundKernel, FusedKernel
 from .kernel_specs import KernelTable, expression_of
 from .open_sizes import Shape, Shapes
@@ -168,33 +168,35 @@ def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorS
     """
     spec, extents, strides = row_kernel_of(op, tuple(inputs), tuple(outputs), unrolls=True)
     numbers = row_numbers(spec, extents, strides, _sizes(outputs))
-    return FusedKernel(spec, inputs, outputs, numbers, lambda steps: rows_apart(op, inputs, outputs, steps))
+    return FusedKernel(spec, inputs, outputs, numbers, lambda steps: rows_apart(op, spec, inputs, outputs, steps))
 
 
 def rows_apart(
-    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], strides: Shapes
+    op: Fused, plain: RowKernel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], strides: Shapes
 ) -> KernelTable | None:
     """Return the kernel for operands of these strides, which reads those by their strides that it can (`is_strided`).
 
     Args:
         op: what is computed: it has layouts.
+        plain: the kernel for contiguous operands, whose bits it has to give.
         inputs: what it reads.
         outputs: what it writes.
         strides: of what it reads, in bytes.
 
     Returns:
-        None if it can read none.
+        A kernel that is not compiled yet; None if it can read none, or would add up in another order.
     """
     layouts = _operand_layouts(op)
     steps = {k: own for k, own in steps_apart(inputs, strides).items() if _is_along_memory(layouts[k], own)}
     cuts = {cut for k, own in steps.items() for cut in _cuts(layouts[k], own)}
     nest = _Nest(op.size, layouts, _reductions(op), op.parts, cuts)
-    if not steps or nest.unrolled > 1:
+    keeps_order = not _reductions(op) or (nest.loops == _nest(op).loops and plain.unrolled == 1)
+    if not steps or nest.unrolled > 1 or not keeps_order:
         return None
     spec = _kernel(op, nest, inputs, outputs, layouts, steps)
     named = [nest.steps(layout, steps[k]) if k in steps else nest.strides(layout) for k, layout in enumerate(layouts)]
     numbers = row_numbers(spec, nest.extents, [named[k][loop] for k, loop in spec.strides], _sizes(outputs))
-    return apart_table(spec, inputs, outputs, numbers, strides)
+    return KernelTable(spec, inputs, outputs, numbers, strides)
 
 
 def _sizes(outputs: Sequence[TensorSpec]) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...common.machine_profile import machine_profile
-from ..llvm.library import LaterFunction, library
+from ..llvm.library import library
 from ..llvm.registers import registers_of
 from ..llvm.squares import print_transpose, print_transposition
 from ..llvm.tasks import begin_task, print_entry, print_share
@@ -22,6 +22,7 @@ from .open_sizes import BoundedCache, Shape
 _ELEMENTS = {4: "float", 8: "double"}  # LLVM types by their bytes; what bits mean is of no consequence
 _COLUMNS = 32  # of the source that are copied at a time: whole cache lines
 _FEWEST = 8  # columns: NumPy is as fast with fewer
+_FIRST = 32  # copies that NumPy makes
 _TASKS = 8
 _FIELDS = (
     *("source", "target", "outer", "inner", "outer_from", "inner_from", "outer_to", "inner_to"),
@@ -40,6 +41,8 @@ class _Axis(NamedTuple):
 def copied_by_squares(value: Any, dtype: Any, target: Any = None) -> Any:
     """Return a contiguous copy of an array of which another axis than the last is contiguous; None of any other.
 
+    The first few of a process are left to NumPy, too.
+
     Args:
         value: an array of that very dtype.
         dtype: native.
@@ -50,9 +53,13 @@ def copied_by_squares(value: Any, dtype: Any, target: Any = None) -> Any:
     numbers = _plans[dtype.itemsize, value.shape, value.strides]
     if numbers is None:
         return None
+    copier = _copier(_ELEMENTS[dtype.itemsize])
+    if copier.waits:
+        copier.waits -= 1
+        return None
     made = np.empty(value.shape, dtype) if target is None else target
     tasks = _TASKS if value.size >= 2 * machine_profile().parallel_elements else 1
-    _function(_ELEMENTS[dtype.itemsize]).run(value.ctypes.data, made.ctypes.data, *numbers, tasks)
+    copier.run(value.ctypes.data, made.ctypes.data, *numbers, tasks)
     return made
 
 
@@ -92,9 +99,15 @@ def _joined(shape: Shape, steps: list[int]) -> list[_Axis]:
 _plans = BoundedCache(_plan)
 
 
-@cache
-def _function(element: str) -> LaterFunction:
-    return library.later(f"turned_copy {element}", lambda: _print(element), "turned_copy")
+class _Copier:
+    """The function for elements of a size: it is compiled while NumPy makes the first copies."""
+
+    def __init__(self, element: str) -> None:
+        self.waits = _FIRST
+        self.run = library.later(f"turned_copy {element}", lambda: _print(element), "turned_copy").run
+
+
+_copier = cache(_Copier)
 
 
 def _print(element: str) -> str:
