@@ -121,7 +121,7 @@ _BEGINS, _READS = 32, 64  # calls with operands of the same strides
 
 
 class _Strided:
-    """How often operands of some strides came, and the kernel that reads them, once they came often."""
+    """The number of calls with operands of some strides, and the kernel that reads them, once there were many."""
 
     def __init__(self) -> None:
         self.calls = 0
