@@ -128,6 +128,16 @@ def test_a_fetched_transpose_is_contiguous_and_a_copy():
     assert found.tobytes() == given.T.tobytes()
 
 
+def test_fetched_transposes_of_texts_and_reshapes_of_them():
+    texts = np.array([f"{k} is a number" for k in range(60)], np.dtypes.StringDType()).reshape(6, 10)
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((6, 10), "string")
+        targets = [symbol_of(ops.transpose(x)), symbol_of(ops.reshape(ops.transpose(x), (60,)))]
+        turned, flat = Program(graph, targets, [x])(texts)
+    assert turned.tolist() == texts.T.tolist()
+    assert flat.tolist() == texts.T.reshape(-1).tolist()
+
+
 @pytest.mark.parametrize("shape", [(6, 5, 40), (6, 200), (-1,)])
 def test_reshapes_of_transposes_and_of_repeated_rows(shape: tuple[int, ...]):
     with ab.Graph().as_default() as graph:

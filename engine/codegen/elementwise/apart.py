@@ -6,7 +6,7 @@ be written, and read once more. Along a row, elements follow each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -19,8 +19,6 @@ from ..expression.llvm import KernelSpec
 from ..llvm.library import library
 from .kernel_specs import KernelTable, aligned, kernel_spec, loop_numbers, loops_of, static_shape
 from .open_sizes import BoundedCache, Shape, Shapes, pattern_of
-
-Steps = Mapping[int, Shape]  # of operands, by their positions: elements from one to the next along each axis
 
 _COPIED = ("float32", "float64", "int32", "int64")  # dtypes of which kernels keep all bits
 

@@ -16,14 +16,14 @@ from ...ops.arrays.axes import Transpose
 from ...ops.arrays.shaping import BroadcastTo
 from ..llvm.library import library
 from .bound import fitted
-from .kernel_specs import native_dtype, static_shape
+from .kernel_specs import static_shape
 
 
 def contiguous_copy(value: Any) -> Any:
     """Return a contiguous copy of an array that is not contiguous."""
     if not is_plain_array(value) or not library.usable:
         return value.copy()
-    return fitted(value, native_dtype(value.dtype))
+    return fitted(value, value.dtype)
 
 
 def reshape_runner(operation: Operation) -> Callable[..., Any] | None:

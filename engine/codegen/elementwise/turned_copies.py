@@ -48,7 +48,7 @@ def copied_by_squares(value: Any, dtype: Any, target: Any = None) -> Any:
         dtype: native.
         target: where the copy is put, if it has a place: contiguous memory of that shape and dtype.
     """
-    if not value.flags.aligned or dtype.itemsize not in _ELEMENTS:
+    if not value.flags.aligned or dtype.itemsize not in _ELEMENTS or dtype.kind not in "biufc":
         return None
     numbers = _plans[dtype.itemsize, value.shape, value.strides]
     if numbers is None:
