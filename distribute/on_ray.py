@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from .cluster import host_to_bind
-from .ports import free_ports
+from .ports import ReservedPorts
 from .restarts import Restarts
 from .tied import tied
 
@@ -311,14 +311,15 @@ class TaskActor:
         return str(importlib.import_module("ray").util.get_node_ip_address())
 
     def address(self, is_local: bool) -> str:
-        """Return an address at which nobody listens.
+        """Return an address at which nobody else listens.
 
         Args:
             is_local: whether all tasks are on this machine.
         """
         host = "localhost" if is_local else self.host()
         name = f"[{host}]" if ":" in host else host
-        return f"{name}:{free_ports(host, 1)[0]}"
+        self._ports = ReservedPorts(host, 1)  # until the actor ends
+        return f"{name}:{self._ports.numbers[0]}"
 
     def serve(self, cluster: dict[str, list[str]], index: int, environment: dict[str, str]) -> None:
         """Serve as a ps task until the actor ends."""

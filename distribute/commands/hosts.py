@@ -22,7 +22,6 @@ from ..cluster import is_loopback, joined_address, resolved, split_address
 from ..collectives.links import shake_hands
 from ..collectives.membership_service import MembershipServer
 from ..environment import MEMBERSHIP, chief_of_launcher, note_chief, note_ended_workers
-from ..ports import free_ports
 from ..token import job_token
 from ..transport.connections import Handshake, Identity, RefusedError
 from ..transport.wire import FrameError
@@ -256,7 +255,7 @@ class HostLaunch(Launch):
         assert self._socket is not None
         workers, ps = self._counts
         own = self._socket.getsockname()[0]
-        ports = iter(free_ports(own, workers + ps))
+        ports = self._reserved_ports(own)
         found = {
             job: [joined_address(own, next(ports)) for _ in range(count)]
             for job, count in (("ps", ps), ("worker", workers))

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..cluster import host_to_bind
 from ..environment import JOINS, MEMBERSHIP, chief_of_launcher, note_ended_workers, time_of_end
-from ..ports import free_ports
+from ..ports import ReservedPorts
 from ..restarts import Restarts
 from ..token import VARIABLE, job_token
 from .ends import END_SECONDS, Ends, described_end
@@ -67,6 +67,7 @@ class Launch:
         for name in (MEMBERSHIP, JOINS):  # of a launcher that has started this one
             self._environment.pop(name, None)
         self._membership: MembershipServer | None = None
+        self._ports: ReservedPorts | None = None
         self.ps: list[subprocess.Popen[str]] = []
         self.workers: list[subprocess.Popen[str]] = []
         self._ends = Ends()
@@ -85,7 +86,7 @@ class Launch:
 
     def _start_all(self) -> None:
         workers, ps = self._counts
-        ports = iter(free_ports("localhost", workers + ps))
+        ports = self._reserved_ports("localhost")
         self.cluster = {
             "ps": [f"localhost:{next(ports)}" for _ in range(ps)],
             "worker": [f"localhost:{next(ports)}" for _ in range(workers)],
@@ -96,6 +97,11 @@ class Launch:
             self.ps.append(self._started_ps(index))
         for index in range(workers):
             self.workers.append(self._started_worker(index))
+
+    def _reserved_ports(self, address: str) -> Iterator[int]:
+        """Take ports for all tasks of this launcher, which are reserved until these are ended."""
+        self._ports = ReservedPorts(address, sum(self._counts))
+        return iter(self._ports.numbers)
 
     def _serve_membership(self) -> None:
         """Decide for the workers, from now on, which of them are left after a loss."""
@@ -335,6 +341,8 @@ class Launch:
         if self._membership is not None:
             self._membership.close()
             self._membership = None
+        if self._ports is not None:
+            self._ports.close()
         for each in (self.workers, self.ps, self._readers, self._ends, self._reported):
             each.clear()
 

@@ -19,7 +19,7 @@ from ...engine.place.devices import list_devices
 from ..cluster import ClusterSpec, host_to_bind, joined_address, resolved
 from ..collectives.group import ProcessGroup
 from ..collectives.headers import SPREAD
-from ..ports import free_ports
+from ..ports import ReservedPorts
 
 if TYPE_CHECKING:
     from ..tasks.client import Client
@@ -53,11 +53,12 @@ class SpreadTasks:
         self._devices = [f"{task}/device:{name}" for task, devices in tasks for name in devices]
         self.check_devices(names, strategy)
         host = group.links.host
-        own = joined_address(host, free_ports(resolved(host), 1)[0]).encode()
-        addresses = [each.decode() for each in group.gather_bytes(own, SPREAD)]
-        cluster = ClusterSpec({"worker": addresses})
-        devices = {"cpu": len(list_devices("cpu"))}
-        self._server = Server(cluster, "worker", group.rank, devices, bind=host_to_bind(addresses[group.rank]))
+        with ReservedPorts(resolved(host), 1) as ports:
+            own = joined_address(host, ports.numbers[0]).encode()
+            addresses = [each.decode() for each in group.gather_bytes(own, SPREAD)]
+            cluster = ClusterSpec({"worker": addresses})
+            devices = {"cpu": len(list_devices("cpu"))}
+            self._server = Server(cluster, "worker", group.rank, devices, bind=host_to_bind(addresses[group.rank]))
         group.gather_bytes(b"", SPREAD)  # all serve
         if group.rank:
             self._serve()

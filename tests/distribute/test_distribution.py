@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.members import addresses
 from shared.tasks import PATIENCE
 
 import anabranch as ab
@@ -298,10 +298,7 @@ print(float(ab.distribute.all_reduce(ab.distribute.rank() + 1.0)))
 @pytest.mark.parametrize("count", [1, 2])
 def test_processes_meet_at_addresses(count: int) -> None:
     """At one for each, or at that of process 0."""
-    ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    given = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in ports)
-    for each in ports:
-        each.close()
+    given = ",".join(addresses(count))
     names = {"JOB_ADDRESSES": given, "NUM_PROCESSES": "2"}
     common = {**os.environ, **{f"KERAS_DISTRIBUTION_{name}": value for name, value in names.items()}}
     processes = [

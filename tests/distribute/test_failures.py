@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from shared.faults import Proxy, slowed
 from shared.lab import MASTER, NAMES, OTHER, Lab, lab, shows
+from shared.members import addresses
 from shared.tasks import PATIENCE, PS, TOKEN, WORKER
 from shared.waiting import out_of_time
 
@@ -252,11 +253,6 @@ def test_a_client_is_slow(steady: Lab):
 # --- absent at start ------------------------------------------------------------------------------------------------
 
 
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
-
-
 @shows(
     "absent at start",
     "worker, ps",
@@ -266,7 +262,7 @@ def unused_port() -> int:
     "All state of others",
 )
 def test_a_task_is_absent_and_comes(graph: ab.Graph):
-    address = f"localhost:{unused_port()}"
+    (address,) = addresses(1)
     with ab.device(PS):
         y = ab.constant(1.0) + 1.0
     own = ab.constant(2.0) + 1.0
@@ -299,7 +295,7 @@ def test_a_task_is_absent_and_comes(graph: ab.Graph):
     "State of other tasks",
 )
 def test_a_master_is_absent_and_comes(graph: ab.Graph):
-    address = f"localhost:{unused_port()}"
+    (address,) = addresses(1)
     y = ab.constant(1.0) + 1.0
     found: list[Any] = []
 

@@ -25,7 +25,7 @@ from anabranch.distribute.commands.hosts import HostLaunch, Rendezvous, hosts_of
 from anabranch.distribute.commands.processes import Launch
 from anabranch.distribute.commands.rounds import Counts, Rounds
 from anabranch.distribute.environment import chief_of_launcher, note_chief
-from anabranch.distribute.ports import free_ports
+from anabranch.distribute.ports import ReservedPorts
 from anabranch.distribute.restarts import Restarts
 from anabranch.distribute.transport.connections import Handshake, Identity
 
@@ -312,11 +312,12 @@ while count != wanted and time.monotonic() < until:  # until another round begin
 def launchers(tmp_path: Path) -> Generator[Any]:
     """Starts launchers as hosts; ends those that are left."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    (port,) = free_ports("localhost", 1)
+    ports = ReservedPorts("localhost", 1)
     made: list[subprocess.Popen[str]] = []
 
     def start(hosts: str, wanted: int, *options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "anabranch", "launch", "--nnodes", hosts, "--rdzv", f"localhost:{port}"]
+        at = f"localhost:{ports.numbers[0]}"
+        command = [sys.executable, "-m", "anabranch", "launch", "--nnodes", hosts, "--rdzv", at]
         command += [*options, str(tmp_path / "script.py"), str(tmp_path), str(wanted)]
         made.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return made[-1]
@@ -326,6 +327,7 @@ def launchers(tmp_path: Path) -> Generator[Any]:
         if process.poll() is None:
             process.terminate()
         process.communicate(timeout=PATIENCE)
+    ports.close()
 
 
 def statuses(processes: Sequence[Any]) -> list[tuple[int, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.members import addresses
 from shared.tasks import PATIENCE
 
 import anabranch as ab
@@ -64,10 +64,8 @@ def test_training_over_tasks_finds_what_one_device_finds(names: list[str], elsew
 @pytest.mark.xdist_group("tasks")
 def test_processes_that_a_launcher_has_numbered(tmp_path: Path) -> None:
     """As torchrun starts them: the second one serves, and ends well."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1] - 1  # their rendezvous is at the next port
-    settings = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "ANABRANCH_KERNELS": "0"}
+    port = int(addresses(1)[0].rpartition(":")[2]) - 1  # their rendezvous is at the next port
+    settings = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ANABRANCH_KERNELS": "0"}
     command = [sys.executable, str(SCRIPTS / "train_over_tasks.py"), str(tmp_path / "found.npz"), "table"]
     made = [
         subprocess.Popen(command, env={**os.environ, **settings, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.members import addresses
 from shared.tasks import PATIENCE
 from shared.trained import assert_same
 
@@ -321,9 +321,8 @@ def test_an_error_of_the_chief_ends_all_workers(tmp_path: Path) -> None:
 
 
 def test_processes_that_a_launcher_has_numbered_find_each_other(tmp_path: Path) -> None:
-    with socket.create_server(("localhost", 0)) as free:
-        port = free.getsockname()[1]
-    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port - 1)}
+    port = addresses(1)[0].rpartition(":")[2]  # the next one of what a launcher gives
+    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(int(port) - 1)}
     command = [sys.executable, str(SCRIPTS / "train_with_callbacks.py"), str(tmp_path)]
     processes = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in (1, 0)]
     try:

@@ -14,7 +14,7 @@ from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running
 import anabranch as ab
 from anabranch.__main__ import main
 from anabranch.distribute.commands.status import as_prometheus, as_text, read
-from anabranch.distribute.ports import free_ports
+from anabranch.distribute.ports import ReservedPorts
 from anabranch.engine.queues.replica_steps import ReplicaSteps
 
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -113,13 +113,13 @@ def test_tasks_that_do_not_answer_are_waited_for_once_and_together(monkeypatch: 
 
 
 def test_the_time_to_wait_is_an_option(capsys: Any) -> None:
-    (port,) = free_ports("localhost", 1)
-    target = f"grpc://localhost:{port}"
-    assert main(["status", target, "--timeout", "0"]) == 1
-    assert f"{target} does not answer" in (shown := capsys.readouterr().out)
-    assert "within 0 s" in shown
-    with pytest.raises(ab.errors.TaskFailedError, match="within 0 s"):
-        ab.distribute.status(target, timeout=0.0)
+    with ReservedPorts("localhost", 1) as ports:
+        target = f"grpc://localhost:{ports.numbers[0]}"
+        assert main(["status", target, "--timeout", "0"]) == 1
+        assert f"{target} does not answer" in (shown := capsys.readouterr().out)
+        assert "within 0 s" in shown
+        with pytest.raises(ab.errors.TaskFailedError, match="within 0 s"):
+            ab.distribute.status(target, timeout=0.0)
 
 
 def test_the_ways_between_tasks_are_measured_once(running: Running):

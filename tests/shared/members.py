@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,18 +11,19 @@ from shared.tasks import PATIENCE
 
 from anabranch.distribute.collectives.group import ProcessGroup
 from anabranch.distribute.collectives.links import Links
+from anabranch.distribute.ports import ReservedPorts
 
 TOKEN = b"a token for tests, no secret"
 Members = list[ProcessGroup]
+_RESERVED: deque[ReservedPorts] = deque()
 
 
 def addresses(count: int) -> list[str]:
-    """Find free addresses of this machine."""
-    found = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in found]
-    for each in found:
-        each.close()
-    return [f"127.0.0.1:{port}" for port in ports]
+    """Reserve addresses of this machine for the test that calls this, and those that follow."""
+    while len(_RESERVED) > 3:
+        _RESERVED.popleft().close()
+    _RESERVED.append(ReservedPorts("127.0.0.1", count))
+    return [f"127.0.0.1:{port}" for port in _RESERVED[-1].numbers]
 
 
 def all_at_once(*calls: Callable[[], Any]) -> list[Any]:
