@@ -48,6 +48,22 @@ def test_file_agrees_with_predict(tmp_path: Path) -> None:
         assert_same(found, model.predict(batch, verbose=0))
 
 
+def test_dilated_convolutions_that_onnxruntime_computes_by_blocks_of_channels(tmp_path: Path) -> None:
+    """It does so from 16 channels on, and refused `auto_pad` there."""
+    rng = np.random.default_rng(0)
+    model = ab.Sequential(
+        [
+            ab.Input((None, None, 16), name="x"),
+            layers.Conv2D(32, (3, 2), padding="same", dilation_rate=(2, 3), activation="relu"),
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(2, 1, padding="same"),
+            layers.DepthwiseConv2D(5, padding="same", dilation_rate=2),
+        ]
+    )
+    images = [rng.normal(size=size).astype("float32") for size in [(2, 9, 8, 16), (1, 2, 1, 16)]]
+    assert_exported(model, tmp_path, None, images)
+
+
 def test_several_inputs_and_outputs_keep_names(tmp_path: Path) -> None:
     import onnx
 

@@ -37,10 +37,20 @@ def _channels_last(w: Writer, x: str, rank: int) -> str:
     return w.transpose(x, [0, *range(2, rank), 1])
 
 
-def _padding(padding: Padding, kernel: Sequence[int], dilation: Sequence[int]) -> dict[str, Any]:
-    """Return ONNX's attributes for a padding."""
+def _padding(
+    padding: Padding, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """Return ONNX's attributes for a padding.
+
+    With strides of 1 the widths follow from the kernel alone. They are written then: onnxruntime takes no `auto_pad`
+    with dilations.
+    """
+    dilation = dilation or (1,) * len(kernel)
     if padding == "valid":
         return {}
+    if padding == "same" and all(stride == 1 for stride in strides):
+        added = [(size - 1) * step for size, step in zip(kernel, dilation, strict=True)]
+        return {"pads": [width // 2 for width in added] + [width - width // 2 for width in added]}
     if padding == "same":
         return {"auto_pad": "SAME_UPPER"}
     if padding == "causal":
@@ -104,7 +114,7 @@ def _conv(w: Writer, node: Operation, x: str, kernel: str) -> str:
             strides=list(op.strides),
             dilations=list(op.dilation),
             group=channels[-1] // shape[-2],
-            **_padding(padding, sizes, op.dilation),
+            **_padding(padding, sizes, op.strides, op.dilation),
         )
 
     reach = (sizes[0] - 1) * op.dilation[0] + 1
@@ -198,7 +208,7 @@ def _pool(w: Writer, node: Operation, x: str) -> str:
             first,
             kernel_shape=list(op.pool_size),
             strides=list(op.strides),
-            **_padding(op.padding, op.pool_size, (1,) * len(op.strides)),
+            **_padding(op.padding, op.pool_size, op.strides),
         )
 
     return _channels_last(w, _of_steps(w, node, first, op.padding, op.pool_size[0], op.strides[0], pool), rank)
@@ -264,7 +274,7 @@ def _average_pool_grad(w: Writer, node: Operation, dy: str, shape: str) -> str:
     ones = w.constant(np.ones((1, 1, *op.pool_size)).astype(w.dtypes[dy]))
     strides = list(op.strides)
     cells = w.expand(w.like(1, dy), w.concat([w.ints(1, 1), sizes], 0))
-    padding = _padding(op.padding, op.pool_size, (1,) * len(strides))
+    padding = _padding(op.padding, op.pool_size, strides)
     counts = w.add("Conv", cells, ones, strides=strides, **padding)
     first = _channels_first(w, dy, rank)
     alone = w.reshape(first, w.concat([w.ints(-1, 1), outs], 0))
@@ -305,7 +315,7 @@ def _max_pool_places(w: Writer, node: Operation, x: str, y: str) -> str:
     """Return the cell of each window that has its maximum, of the positions that `MaxPool` gives."""
     op = op_of(node, MaxPoolPlaces)
     rank = rank_of(node)
-    padding = _padding(op.padding, op.pool_size, (1,) * len(op.strides))
+    padding = _padding(op.padding, op.pool_size, op.strides)
     first = _channels_first(w, x, rank)
     _, indices = w.add_many(
         "MaxPool", first, dtypes=[None, LONG], kernel_shape=list(op.pool_size), strides=list(op.strides), **padding
