@@ -16,7 +16,6 @@ from ..common.logs import DEBUG, is_logged, log
 from ..common.machine_profile import machine_profile
 from ..common.nest import is_sequence
 from ..common.quiet import begin_quiet, end_quiet, quiet
-from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation, Placeholder
 from ..graph.op import is_array
 from ..graph.spec import FrameSpec, Spec, TensorSpec
@@ -30,7 +29,7 @@ from ..passes.framework.estimates import has_bounded_time, may_use_blas_threads
 from ..passes.framework.log import note_change
 from ..passes.framework.prepare import Step, prepare
 from ..passes.framework.prune import all_blocks
-from ..passes.framework.switches import changes, is_on, turned_off
+from ..passes.framework.switches import is_on, turned_off
 from ..passes.fusion.fuse import FusionRule
 from ..passes.memory.memory_budget import memory_budget, within_memory_budget
 from ..passes.memory.storage import is_fresh
@@ -39,13 +38,13 @@ from ..queues.writing import Writing, locks_of
 from ..tracing import active
 from . import numerics
 from .analyses import analysed
-from .beside import Beside
 from .code import compiled
 from .collector import without_collector
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from .errors import annotate_from, clear
 from .printed import Origin
 from .printer import Printer
+from .tiers import Tier, Tiers, tiers_of
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
 from .writes import first_write, written_variables
 
@@ -123,12 +122,11 @@ class Program:
             way of a second one.)
         of: the program in whose place this one runs; what it does counts as done by that one.
         prepared: the step, where it was prepared already, by `fusion_rule_of` the graph and the budget that holds.
-        runs_often: it runs so often that short loops are worth compiling, too. (A program without is replaced by such
-            a one after as many runs, beside the second half of which it is made: after the same number each time, so
-            that results do not depend on the clock.)
+        tier: what is compiled because the step runs often. (A program without is replaced by such ones, see `Tiers`.)
 
     Attributes:
         statistics: of its runs.
+        is_native: whether it is machine code as a whole.
         source: the printed code.
         has_bounded_time: no value that is fed makes a run much longer than others.
     """
@@ -145,7 +143,7 @@ class Program:
         timed: bool = False,
         of: Program | None = None,
         prepared: Step | None = None,
-        runs_often: bool = False,
+        tier: Tier | None = None,
     ) -> None:
         began = now()
         self.statistics = Statistics() if of is None else of.statistics
@@ -156,26 +154,24 @@ class Program:
         self._budget, self._turned_off = memory_budget(), turned_off()
         self._others: dict[Any, Program] = {}  # by guard, clocks, budget and passes
         self._often: Program | None = None  # what runs in its place after many runs
-        self._left = 0  # how many runs those still are; 0: none are waited for
-        self._begins_at = 0  # how many are left when it begins to be compiled
-        self._beside: Beside[Program | None] | None = None
+        self._tiers: Tiers[Program] | None = None  # what may follow
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
         self.has_bounded_time = has_bounded_time(operations)
         self._owned = OwnMemory(effect for block in all_blocks(operations) for o in block for effect in o.effects)
-        memory, is_native = memory_of(operations), False
+        memory, self.is_native = memory_of(operations), False
         kernels: Mapping[Operation, Any] = {}
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
             printer.first_write = first_write(operations, {})
         else:
-            options = graph.compiles_whole, runs_often
-            if not exact and not timed and of is None and step.holds(While):
-                self._left = _runs_until_native(operations, *options)
-                self._begins_at = self._left // 2
-            printer, operations = _printer(step, self._timing, exact, *options)
-            is_native, kernels = printer.is_native(operations), printer.kernels
-            if is_native:
+            compiles_whole = graph.compiles_whole or tier is Tier.WHOLE
+            if not (exact or timed or of is not None or compiles_whole):
+                tiers = tiers_of(operations)
+                self._tiers = Tiers(tiers, self._for_tier) if tiers else None
+            printer, operations = _printer(step, self._timing, exact, compiles_whole, tier is not None)
+            self.is_native, kernels = printer.is_native(operations), printer.kernels
+            if self.is_native:
                 memory = None
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
@@ -183,7 +179,7 @@ class Program:
         self.source = printer.print_step(operations, step.feeds, fetches, copied)
         self.origins = printer.origins
         self._recursions = printer.bodies.labels
-        if not exact and not is_native and needs_whole_cores(operations, kernels):
+        if not exact and not self.is_native and needs_whole_cores(operations, kernels):
             memory = on_one_thread(memory or contextlib.nullcontext)
         self._memory = memory or contextlib.nullcontext
         self._locks = locks_of(written_variables(operations))
@@ -213,10 +209,10 @@ class Program:
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """Run the step on checked feeds; return the fetches in order."""
+        if self._tiers is not None:
+            self._count_down(self._tiers)
         if self._often is not None:
             return self._often(*values)
-        if self._left > 0:
-            self._count_down()
         if active.recorder is not None and self._timing is None:
             return self._run_timed(values)
         if numerics.looks_at_operations() and not self._guards:
@@ -257,27 +253,17 @@ class Program:
                 raise
         raise failure from None  # without the traceback of a hundred thousand calls
 
-    def _count_down(self) -> None:
-        """Count one run less until native loops run instead. They are compiled beside the second half of these runs."""
-        left, beside = self._left - 1, self._beside
-        if beside is None and left <= self._begins_at:
-            beside = self._beside = Beside(self._with_native_loops_if_alone, "anabranch native loops")
-        if beside is not None and left <= 0:
-            self._often = beside.result() or self._with_native_loops()
-            self._beside = None
-        self._left = left
+    def _count_down(self, tiers: Tiers[Program]) -> None:
+        """Count a run of those after which another program takes over."""
+        self._often = tiers.count() or self._often
+        if not tiers.left:
+            self._tiers = None
 
-    def _with_native_loops_if_alone(self) -> Program | None:
-        """Compile the step with native loops; None if passes are turned off or on meanwhile."""
-        before = changes()
-        if turned_off() is not self._turned_off:
-            return None
-        found = self._with_native_loops()
-        return found if changes() == before else None
-
-    def _with_native_loops(self) -> Program:
+    def _for_tier(self, tier: Tier) -> Program | None:
+        """Compile the step for a tier; return None if that leaves it as it was."""
         with within_memory_budget(self._budget):
-            return Program(*self._origin, self._exact, of=self, runs_often=True)
+            found = Program(*self._origin, self._exact, of=self, tier=tier)
+        return found if tier is Tier.LOOPS or found.is_native else None
 
     @property
     def step_asked_for(self) -> tuple[Graph, Sequence[Symbol | Operation], Sequence[Symbol], Sequence[Spec] | None]:
@@ -307,13 +293,14 @@ class Program:
     @contextlib.contextmanager
     def settled(self) -> Generator[Program]:
         """Yield the program that runs after many runs in this one's place; inside of the block it is used at once."""
-        before = self._often, self._left
-        if self._often is None and self._left > 0:
-            self._often = Program(*self._origin, self._exact, of=self, runs_often=True)
+        before = self._often, self._tiers
+        if self._tiers is not None:
+            self._often = self._tiers.last() or self._often
+            self._tiers = None
         try:
             yield self._often or self
         finally:
-            self._often, self._left = before
+            self._often, self._tiers = before
 
     def _other(self, guard: bool, timed: bool) -> Program:
         """Return the same step with the NaN guard, with clocks, or by the memory budget and passes that hold now.
@@ -459,15 +446,6 @@ def _printer(
     )
     printer.first_write = first_write(found.operations, found.buffers)
     return printer, found.operations
-
-
-def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, runs_often: bool) -> int:
-    """Return how many runs make a step's loops worth compiling; 0 if none do, or they are compiled already."""
-    if compiles_whole or runs_often or not is_on("native"):
-        return 0
-    from ..codegen.regions.rule import steps_until_worth
-
-    return steps_until_worth(operations)
 
 
 def copied_value(value: Any) -> Any:

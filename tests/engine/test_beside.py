@@ -6,11 +6,7 @@ import threading
 
 import pytest
 
-import anabranch as ab
-from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.beside import Beside
-from anabranch.engine.runtime.program import Program
 
 
 def test_it_is_made_in_another_thread_and_waited_for():
@@ -51,22 +47,3 @@ def test_without_threads_the_caller_makes_it(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert Beside(lambda: 3, "none").result() == 3
-
-
-def test_what_is_made_while_passes_change_is_made_again() -> None:
-    with ab.Graph().as_default() as graph:
-        x = ab.placeholder((), "float32", "x")
-        _, y = ab.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2.0), (0, x))
-        program = Program(graph, [symbol_of(y)], [x])
-    assert program._with_native_loops_if_alone() is not None
-    made = program._with_native_loops
-
-    def change() -> Program:
-        with without("fuse"):
-            pass
-        return made()
-
-    program._with_native_loops = change  # type: ignore[method-assign]
-    assert program._with_native_loops_if_alone() is None
-    with without("fuse"):
-        assert program._with_native_loops_if_alone() is None

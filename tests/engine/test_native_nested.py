@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.built import built
 from shared.examples import examples
 
 import anabranch as ab
-from anabranch.engine.codegen.regions import rule
 from anabranch.engine.codegen.regions.ragged import RaggedArray, rows_and_ends
 from anabranch.engine.codegen.regions.region import NativeRegion
 from anabranch.engine.codegen.regions.rule import LEAST_WORK, least_work
@@ -29,13 +28,6 @@ RNG = np.random.default_rng(1)
 
 def draw(*shape: int) -> Any:
     return RNG.uniform(-1, 1, shape).astype("float32")
-
-
-def built(build: Callable[..., Any], *values: Any) -> tuple[ab.Graph, list[Any], list[Any]]:
-    with ab.Graph().as_default() as graph:
-        feeds = [ab.placeholder(np.shape(value), np.asarray(value).dtype.name) for value in values]
-        targets = list(build(*feeds))
-    return graph, targets, feeds
 
 
 def check(build: Callable[..., Any], *values: Any, native: int = 2, rtol: float = 1e-4) -> Program:
@@ -268,76 +260,6 @@ def test_gradient_of_a_short_loop_is_not_compiled_either():
     graph, targets, feeds = built(build, np.float32(1))
     with least_work(LEAST_WORK):
         assert "# native: " not in Program(graph, targets, feeds).source
-
-
-def test_short_loops_are_compiled_once_the_steps_have_done_enough(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rule, "WORK_OF_STEPS", 1000)
-
-    def build(x: Any) -> Any:
-        y = ab.while_loop(lambda i, _: i < 40, lambda i, y: (i + 1, ops.sqrt(y) + x), (0, x))[1]
-        return [y, *ab.gradients(y, [x])]
-
-    graph, targets, feeds = built(build, np.float32(1))
-    with least_work(LEAST_WORK):
-        program = Program(graph, targets, feeds)
-        work = rule._work([o for o in graph.operations if o.op.regions]) or 0  # in the graph: passes leave some out
-        assert 50 <= work < LEAST_WORK
-        found = [program(np.float32(2)) for _ in range(1000 // 50 + 2)]
-        used = program._often
-    assert "# native: " not in program.source
-    assert used is not None
-    assert "# native: " in used.source
-    assert program.statistics.runs == len(found)
-    for values in found:
-        np.testing.assert_allclose(values, found[0], rtol=1e-6)
-
-
-def test_short_loops_are_compiled_beside_the_second_half_of_these_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rule, "WORK_OF_STEPS", 1000)
-    by: list[str] = []
-    make = Program._with_native_loops
-    monkeypatch.setattr(
-        Program, "_with_native_loops", lambda self: (by.append(threading.current_thread().name), make(self))[1]
-    )
-    graph, targets, feeds = built(
-        lambda x: ab.while_loop(lambda i, _: i < 40, lambda i, y: (i + 1, ops.sqrt(y) + x), (0, x)), np.float32(1)
-    )
-    with least_work(LEAST_WORK):
-        program = Program(graph, targets, feeds)
-        count = program._left
-        assert count > 4
-        for number in range(1, count + 1):
-            program(np.float32(2))
-            assert (program._beside is not None) == (count - count // 2 <= number < count)
-            assert (program._often is not None) == (number == count)
-    assert by == ["anabranch native loops"]
-
-
-def test_short_loops_of_steps_that_write_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
-    """The choice must not depend on how often this process has run the step."""
-    monkeypatch.setattr(rule, "WORK_OF_STEPS", 1000)
-    graph = ab.Graph()
-    with graph.as_default():
-        state = ab.Variable(np.float32(1))
-        y = ab.while_loop(lambda i, _: i < 40, lambda i, y: (i + 1, ops.sqrt(y) + 1.0), (0, state))[1]
-        update = state.assign(y)
-    with least_work(LEAST_WORK):
-        program = Program(graph, [update], [])
-        for _ in range(30):
-            program()
-    assert program._often is None
-
-
-def test_steps_whose_loops_do_next_to_nothing_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rule, "WORK_OF_STEPS", 10)
-    graph, targets, feeds = built(
-        lambda x: ab.while_loop(lambda i, _: i < 4, lambda i, y: (i + 1, y * 2.0), (0, x)), np.float32(1)
-    )
-    with least_work(LEAST_WORK):
-        program = Program(graph, targets, feeds)
-        for _ in range(20):
-            program(np.float32(2))
-    assert program._often is None
 
 
 # --- generated programs ---------------------------------------------------------------------------------------------

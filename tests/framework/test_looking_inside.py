@@ -128,10 +128,10 @@ def test_a_profile_is_of_the_step_as_it_is_after_many_runs():
         n = ab.placeholder((), "int32", "n")
         _, y = ab.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, x * 0.5 + 1.0), (0, 1.0))
         program: Any = ab.Session().program_for(y, {n: 9})
-        waiting = program._left
+        waiting = program._tiers
         with program.settled() as settled:
-            assert (settled is program) == (waiting == 0)
-        assert (program._left, program._often) == (waiting, None)
+            assert (settled is program) == (waiting is None)
+        assert (program._tiers, program._often) == (waiting, None)
 
 
 def test_phases_and_other_views_add_up_to_the_step(profiled: ModelProfile):

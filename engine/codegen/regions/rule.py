@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,13 +11,12 @@ from ...control_flow.call import Recursion
 from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While
-from ...graph.graph import Operation, Parameter, Placeholder
+from ...graph.graph import Operation, Placeholder
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
-from ...passes.framework.estimates import flops_of
 from ...passes.framework.log import note_change, note_kept
 from ...passes.framework.prune import frame_users
-from ...passes.loops.linear import trip_count
+from ...passes.loops.costs import loop_seconds, native_seconds, work_of_all
 from ...passes.memory.storage import inner_blocks
 from ...queues.stops import stopped_address
 from ..expression.expression import UnsupportedError
@@ -108,8 +106,12 @@ def native_regions(
     regions: dict[Operation, NativeRegion] = {}
     each: dict[Hashable, float] = {}
     for operation, plan in plans.items():
-        seconds = 0.0 if plan.run else loop_seconds(operation, each, plan.text)
-        is_free = operation in outermost and seconds >= machine_profile().lock_seconds and not plan.variables
+        if plan.is_whole:
+            seconds = sum(map(native_seconds, operations))
+        else:
+            seconds = 0.0 if plan.run else loop_seconds(operation, each, plan.text)
+        is_alone = not plan.variables or (plan.is_whole and not any(other.writes for other in operations))
+        is_free = operation in outermost and seconds >= machine_profile().lock_seconds and is_alone
         regions[operation] = NativeRegion(plan, seconds, is_free)
     _compile(list(regions.values()))
     _note_regions(regions)
@@ -137,13 +139,9 @@ def steps_until_worth(operations: Sequence[Operation]) -> int:
     """Return how often a step has to run until its loops are worth compiling, where a single step is not worth it.
 
     Returns:
-        0 if they never are: there are none, they do too little, are compiled at once, or the step writes. Machine code
-        may round otherwise, and what stays, such as weights in training, is not to depend on how often this process
-        has run the step: training that goes on from a backup has the same bits.
+        0 if they never are: there are none, they do too little, or are compiled at once.
     """
-    if any(operation.writes for operation in operations):
-        return 0
-    work = _work([operation for operation in operations if operation.op.regions], _least.work)
+    work = work_of_all([operation for operation in operations if operation.op.regions], _least.work)
     if not library.usable or work is None or not LEAST_OF_STEP <= work < _least.work or _has_run(operations):
         return 0
     return -(-WORK_OF_STEPS // work)
@@ -154,7 +152,7 @@ def _is_worth_it(operations: Sequence[Operation]) -> bool:
     if _has_run(operations):
         return True
     loops = [operation for operation in operations if operation.op.regions]
-    work = _work(loops, _least.work)
+    work = work_of_all(loops, _least.work)
     if work is None or work >= _least.work:
         return True
     for loop in loops:
@@ -162,70 +160,6 @@ def _is_worth_it(operations: Sequence[Operation]) -> bool:
             few = f"the loops of the step run {work} operations, and from {_least.work} they are compiled at once"
             note_kept("native", loop, f"runs in Python: {few}")
     return False
-
-
-def _work(operations: Iterable[Operation], enough: float = math.inf) -> int | None:
-    """Return the number of operations run: loops in each iteration, branches in the longest; None: unknown.
-
-    Args:
-        operations: which; those that follow on `enough` are not counted.
-        enough: that many are all that the caller asks for.
-    """
-    total = 0
-    for operation in operations:
-        work = _own_work(operation)
-        if work is None:
-            return None
-        total += work
-        if total >= enough:
-            break
-    return total
-
-
-def _own_work(operation: Operation) -> int | None:
-    op = operation.op
-    if isinstance(op, (Constant, Parameter)):
-        return 0
-    inside = [_work(region.operations) for region in op.regions]
-    known = [work for work in inside if work is not None]
-    if len(known) < len(inside):
-        return None
-    if not isinstance(op, While):
-        return max(known, default=0) + 1
-    trips = trip_count(operation)
-    return None if trips is None or trips.known is None else max(trips.known, 0) * sum(known)
-
-
-def loop_seconds(operation: Operation, each: dict[Hashable, float] | None = None, text: Hashable = None) -> float:
-    """Estimate how long a native loop takes; infinity where that depends on the data.
-
-    Args:
-        operation: the loop.
-        each: how long an iteration takes of loops of some code; gets that of this one, unless it holds other loops.
-        text: the code of this one.
-    """
-    trips = trip_count(operation)
-    if trips is None or trips.known is None:
-        return math.inf
-    seconds = None if each is None else each.get(text)
-    if seconds is None:
-        seconds = sum(sum(map(_seconds, region.operations)) for region in operation.op.regions)
-        if each is not None and not any(region.holds_regions for region in operation.op.regions):
-            each[text] = seconds
-    return max(trips.known, 0) * seconds
-
-
-def _seconds(operation: Operation) -> float:
-    op = operation.op
-    if isinstance(op, (Constant, Parameter)):
-        return 0.0
-    if isinstance(op, While):
-        return loop_seconds(operation)
-    if op.regions:
-        return max(sum(map(_seconds, region.operations)) for region in op.regions)
-    if all(tensor.shape == () for tensor in operation.outputs):
-        return machine_profile().scalar_seconds
-    return machine_profile().array_seconds + flops_of(operation) * machine_profile().flop_seconds
 
 
 def _find(
@@ -333,10 +267,10 @@ def _is_worth_all(operations: Sequence[Operation]) -> bool:
     """
     if not any(isinstance(operation.op, Branch) and operation.writes for operation in operations):
         return False
-    work = _work(operations)
+    work = work_of_all(operations)
     if work is None or work < min(LEAST_STEP, _least.work):
         return False
-    return sum(map(_seconds, operations)) < work * machine_profile().call_seconds
+    return sum(map(native_seconds, operations)) < work * machine_profile().call_seconds
 
 
 def _planned_step(operations: Sequence[Operation], fetches: Sequence[Symbol]) -> Plan | None:
