@@ -394,7 +394,9 @@ class _Body(_Function):
         k = len(self.spec.inputs) + output
         address = self._element(k, component, index, self._pieces[output], kind)
         before = self.load(kind, address, metadata=tail)
-        self.store(kind, self.combined(node.value[0], kind, before, value), address, metadata=tail)
+        # With what was loaded as the first operand, LLVM stores maxima under masks, for which the next loads wait.
+        x, y = (before, value) if node.value[0] == "add" else (value, before)
+        self.store(kind, self.combined(node.value[0], kind, x, y), address, metadata=tail)
 
     def _gather_once(self, output: int, component: int, reduction: int) -> None:
         """Add what a row gives."""
