@@ -220,7 +220,7 @@ def _are_worthwhile(op: ProductThen, dtype: str, sizes: tuple[int, int, int]) ->
         return False
     profile, elements = machine_profile(), rows * columns
     is_large = elements >= profile.epilogue_elements and elements * terms > profile.epilogue_work
-    return is_large and is_faster(rows, columns, terms)
+    return is_large and columns > 1 and is_faster(rows, columns, terms)
 
 
 def _numbers(op: ProductThen, inputs: Sequence[TensorSpec]) -> list[int]:

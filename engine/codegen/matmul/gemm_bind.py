@@ -24,8 +24,7 @@ from . import gemm
 from .gemm_forms import PACKED, k_block
 from .parallel_products import Begun
 
-_LEAST_ROWS = 2
-_LEAST_COLUMNS = 4
+_LEAST_COLUMNS = 4  # but for a single one, which is a row of the transposed product
 _LEAST_WORK = 64**3  # from here on OpenBLAS uses threads
 _MOST_PACKED_ROWS = 1024  # of more, laying the weight out costs nothing beside the product;
 _MOST_PACKED_ROWS_TURNED = 256  # as of fewer where that means to transpose it
@@ -219,11 +218,12 @@ def _ranks(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
 def is_faster(rows: int, columns: int, terms: int) -> bool:
     """Test whether our product of these sizes is as fast as BLAS's, or faster. Measured on two cores with AVX-512.
 
-    A vector times a matrix only streams the matrix, which BLAS does as well. Small products, which BLAS computes on one
-    thread, cost little but the call. All others are ours, even where BLAS is as fast: its threads go on looking for
-    work for some 30 ms, on the very cores that the engine's threads want, which takes a third off the speed of kernels.
+    Small products, which BLAS computes on one thread, cost little but the call. All others are ours, even where BLAS is
+    as fast: its threads go on looking for work for some 30 ms, on the very cores that the engine's threads want, which
+    takes a third off the speed of kernels.
     """
-    return rows >= _LEAST_ROWS and columns >= _LEAST_COLUMNS and rows * columns * terms > _LEAST_WORK
+    is_wide = columns >= _LEAST_COLUMNS or columns == 1
+    return rows > 0 and is_wide and rows * columns * terms > _LEAST_WORK
 
 
 def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
@@ -236,7 +236,9 @@ def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout 
     if dtype not in gemm.ELEMENTS or rows > most or not gemm.is_available():
         return None
     terms, columns = reversed(_dims(weight)) if transpose else _dims(weight)
-    return layout_of(terms, columns, dtype, rows) if is_faster(rows, columns, terms) else None
+    return (
+        layout_of(terms, columns, dtype, rows) if min(rows, columns) > 1 and is_faster(rows, columns, terms) else None
+    )
 
 
 def layout_of(terms: int, columns: int, dtype: str, rows: int) -> Layout:

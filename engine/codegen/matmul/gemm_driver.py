@@ -14,7 +14,8 @@ from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, Size
 from ..llvm.tasks import print_parallel
 from .gemm_code import PARAMETERS, ProductBuilder
-from .gemm_forms import DEEP, DEEP_FEW, FEW_ROWS, PACKED, TRANSPOSED, packing_name, product_name, then_name
+from .gemm_few import MOST_ROWS, declare_sums, dots_name, few_name, print_dots, print_few
+from .gemm_forms import DEEP, DEEP_FEW, FEW_ROWS, PACKED, ROWS, TRANSPOSED, packing_name, product_name, then_name
 from .gemm_pack import print_packing
 from .gemm_panel import (
     COLUMNS_OF_B,
@@ -50,6 +51,9 @@ _MOST_PART_ROWS = 256
 _QUARTERS = 4  # of what would be one part by these rules, where rows of A are laid out
 _FEW_TILES = 3  # on top of each other, for which rows of B that are close together are not laid out;
 _FEW_NARROW_TILES = 5  # the same for tiles of two vectors, which read less of B
+_LEAST_STREAMED = 1 << 15  # bytes of B, from which few rows of A are multiplied by streams of its rows
+_LEAST_PART = 4096  # bytes of a row of B in a part, if it is read in streams
+_TILES = -1  # in place of a form of B that is read in streams
 _MOST_PACKING = 8  # parts of the work of packing
 
 # Products that have their operands laid out once, measured likewise.
@@ -58,7 +62,7 @@ _LEAST_COLUMNS_LAID_OUT = 1024  # where the rows of A are laid out, too
 
 _FIELDS = (
     *("m", "n", "k", "a", "row_step", "k_step", "b", "b_step", "form", "c", "c_step", "d", "d_step", "e", "e_step"),
-    *("k_block", "part_rows", "across", "pack_a", "pack_b", "then", "then_context"),
+    *("k_block", "part_rows", "across", "pack_a", "pack_b", "few", "then", "then_context"),
 )
 
 COMMON = SCRATCH + MEMORY
@@ -70,7 +74,9 @@ def print_products(tiles: Tiles) -> str:
     kernels = [print_tile(tiles, rows, width) for rows in tiles.heights if rows != tiles.rows for width in widths]
     kernels += [print_tile(tiles, tiles.rows, width, a) for width in widths for a in (ROWS_OF_A, PANELS_OF_A)]
     return "".join(
-        [print_declarations(tiles), *kernels, print_packing(tiles), print_panel(tiles), _Part(tiles).print(),
+        [print_declarations(tiles), *kernels, print_packing(tiles), print_panel(tiles), declare_sums(tiles),
+         print_few(tiles), print_dots(tiles),
+         _Part(tiles).print(),
          print_shared(tiles), _print_product(tiles), _print_pack(tiles)]
     )  # fmt: skip
 
@@ -100,6 +106,34 @@ class _Part:
 
     def print(self) -> str:
         """Return the text of the function."""
+        code = self.code
+        form = self.get["few"]
+        for each, name, step in (
+            (ROWS, few_name(self.tiles), 1),
+            (TRANSPOSED, dots_name(self.tiles), self.get["b_step"]),
+        ):
+            with code.when(code.compare("eq", form, each)):
+                self._print_few(name, step)
+        with code.when(code.compare("eq", form, _TILES)):
+            self._print_blocks()
+        code.line(f"call void @gemm_give(i64 {self.memory})")
+        return code.text()
+
+    def _print_few(self, name: str, step: Size) -> None:
+        """Print a part of a product of few rows, by a function; columns of B are so far apart."""
+        code, get = self.code, self.get
+        steps = [get[name] for name in ("k_block", "row_step", "k_step", "b_step", "c_step", "d_step", "e_step")]
+        sizes = [get["m"], code.sub(self.column_end, self.column), get["k"], *steps, self.column]
+        code.call_on(name, [self.a, *self._columns_of(step), self.follows, self.then_context], sizes)
+
+    def _columns_of(self, step: Size) -> list[str]:
+        """Print where the columns of a part begin: in B, whose columns are so far apart, in C and in what is added."""
+        code, e = self.code, self.tiles.element
+        places = [code.at(e, self.b, code.mul(self.column, step)), code.at(e, self.c, self.column)]
+        return [*places, *[print_optional(code, e, each, self.column) for each in (self.d, self.e)]]
+
+    def _print_blocks(self) -> None:
+        """Print loops over blocks of k and rows of A."""
         code, get = self.code, self.get
         with code.loop(0, code.greatest(get["k"], 1), get["k_block"]) as p:
             deep = code.least(get["k_block"], code.sub(get["k"], p))
@@ -112,8 +146,6 @@ class _Part:
             addends = (added, added_step, plus)
             with code.loop(self.row, self.row_end, self.height) as i:
                 self._print_rows(p, deep, i, addends, then)
-        code.line(f"call void @gemm_give(i64 {self.memory})")
-        return code.text()
 
     def _print_rows(self, p: str, deep: Size, i: str, addends: tuple[str, Size, str], then: str) -> None:
         """Print a block of k for some rows of A, which are laid out if A is transposed.
@@ -238,7 +270,11 @@ def _print_product(tiles: Tiles) -> str:
     code = ProductBuilder(then_name(tiles), given, linkage="")
     is_done = code.slot()
     code.store("i64", 0, is_done)
-    with code.when(_print_is_large(code)):
+    is_column = _print_is_column(code)
+    with code.when(is_column):
+        _print_as_row(code, tiles)
+        code.store("i64", 1, is_done)
+    with code.unless(is_column), code.when(_print_is_large(code)):
         deep = code.choose(code.compare("ne", "%a_transposed", 0), _DEEP_LAID_OUT, DEEP)
         arguments = ", ".join([*given, f"i64 {deep}"])
         code.store("i64", code.let(f"call i64 @{shared_name(tiles)}({arguments})"), is_done)
@@ -247,6 +283,25 @@ def _print_product(tiles: Tiles) -> str:
     plain = ProductBuilder(product_name(tiles), PARAMETERS, linkage="")
     plain.line(f"call void @{then_name(tiles)}({', '.join([*PARAMETERS, 'ptr null', 'ptr null'])})")
     return code.text() + plain.text()
+
+
+def _print_is_column(code: Builder) -> str:
+    """Print the test whether a result is one column, of operands without gaps, and nothing is added or follows."""
+    found = code.let(f"and i1 {code.compare('eq', '%n', 1)}, {code.compare('sgt', '%m', 1)}")
+    for name, value in (("b_step", code.choose(code.compare("eq", "%form", TRANSPOSED), "%b_step", 1)), ("c_step", 1)):
+        found = code.let(f"and i1 {found}, {code.compare('eq', f'%{name}', value)}")
+    for pointer in ("d", "e", "then"):
+        found = code.let(f"and i1 {found}, {code.let(f'icmp eq ptr %{pointer}, null')}")
+    return code.let(f"and i1 {found}, {code.compare('ne', '%form', PACKED)}")
+
+
+def _print_as_row(code: Builder, tiles: Tiles) -> None:
+    """Print a product of one column as that of the row by the transpose of A."""
+    form = code.choose(code.compare("ne", "%a_transposed", 0), ROWS, TRANSPOSED)
+    operands = [("ptr", "%b"), ("i64", "%k"), ("i64", 0), ("ptr", "%a"), ("i64", "%a_step"), ("i64", form)]
+    nothing = [("ptr", "null"), ("i64", 0)] * 2 + [("ptr", "null")] * 2
+    sizes = [("i64", 1), ("i64", "%m"), ("i64", "%k")]
+    code.call(then_name(tiles), [*sizes, *operands, ("ptr", "%c"), ("i64", "%m"), *nothing])
 
 
 def _print_is_large(code: Builder) -> str:
@@ -267,7 +322,8 @@ def _print_dealt_out(code: Builder, tiles: Tiles) -> None:
     """Print parts each of which lays out what it needs."""
     context = code.slot(f"[{len(_FIELDS)} x i64]", alignment=8)
     is_transposed = code.compare("ne", "%a_transposed", 0)
-    down, across = _print_parts(code, tiles)
+    form = _print_few_form(code, tiles)
+    down, across = _print_parts(code, tiles, form)
     values = {
         "row_step": code.choose(is_transposed, 1, "%a_step"),
         "k_step": code.choose(is_transposed, "%a_step", 1),
@@ -276,6 +332,7 @@ def _print_dealt_out(code: Builder, tiles: Tiles) -> None:
         "across": across,
         "pack_a": "%a_transposed",
         "pack_b": _print_needs_panels(code, tiles),
+        "few": form,
     }
     for field in "abcde":
         values[field] = code.let(f"ptrtoint ptr %{field} to i64")
@@ -304,7 +361,7 @@ def _print_is_small(code: Builder) -> str:
     return code.compare("slt", code.mul(result, "%k"), code.add(moved, profile.product_work))
 
 
-def _print_parts(code: Builder, tiles: Tiles) -> tuple[Size, Size]:
+def _print_parts(code: Builder, tiles: Tiles, form: Size) -> tuple[Size, Size]:
     """Print into how many parts rows and columns are cut; by sizes alone: results are the same for any threads."""
     is_laid_out = code.compare("ne", "%a_transposed", 0)
     work = code.mul(code.mul("%m", "%n"), "%k")
@@ -317,6 +374,8 @@ def _print_parts(code: Builder, tiles: Tiles) -> tuple[Size, Size]:
     paying = code.choose(code.compare("sgt", paying, 1), code.round_up(paying, 2), paying)  # alike for two threads
     wanted = code.least(code.choose(is_whole, _QUARTERS, most_across), paying)
     panels = code.greatest(1, code.ceil_div("%n", tiles.columns))
+    streams = code.greatest(2, code.div(code.mul("%n", tiles.bytes), _LEAST_PART))
+    panels = code.choose(code.compare("eq", form, ROWS), code.least(panels, streams), panels)
     across = code.least(code.least(most_across, wanted), panels)
     missing = code.ceil_div(wanted, across)  # where columns are too few, rows are cut
     return code.greatest(1, code.least(code.greatest(down, missing), code.ceil_div("%m", tiles.rows))), across
@@ -338,6 +397,14 @@ def _print_needs_panels(code: Builder, tiles: Tiles) -> str:
     few = _FEW_NARROW_TILES if tiles.vectors == 2 else _FEW_TILES
     fewest = code.choose(is_far, tiles.rows, few * tiles.rows)
     return code.choose(code.compare("sgt", "%m", fewest), 1, 0)
+
+
+def _print_few_form(code: Builder, tiles: Tiles) -> str:
+    """Print the form of B if it is read in streams, for few rows of A; else `_TILES`."""
+    pays = code.compare("sge", code.mul("%n", "%k", tiles.bytes), _LEAST_STREAMED)
+    for comparison, left, right in (("ne", "%form", PACKED), ("sle", "%m", MOST_ROWS), ("eq", "%a_transposed", 0)):
+        pays = code.let(f"and i1 {pays}, {code.compare(comparison, left, right)}")
+    return code.choose(pays, "%form", _TILES)
 
 
 def _print_pack(tiles: Tiles) -> str:
