@@ -274,6 +274,27 @@ def test_special_values(name: str):
     Check([column], {x: np.array(rows, "float32")}, tolerance=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "is_kernel"),
+    [
+        ((4000, 2), 1, True),
+        ((4000, 2), 0, True),
+        ((1, 80, 30, 2), (1, 2), True),
+        ((4000, 2), (0, 1), False),  # one row
+        ((8, 1000), 1, False),
+        ((8, 1000), 0, False),
+        ((100, 2), 1, False),
+    ],
+)
+def test_a_reduction_of_short_rows_is_a_kernel_sooner(shape: tuple[int, ...], axis: Any, is_kernel: bool):
+    """NumPy calls a loop for each row."""
+    x = ab.placeholder(shape, "float32")
+    for reduce in (o.sum, o.max, o.mean):
+        y = reduce(x, axis=axis)
+        assert (len(groups([y], [x])) == 1) == is_kernel
+        Check([y], {x: values(shape)}, tolerance=1e-5)
+
+
 def test_long_sums_are_accurate():
     """At least as accurate as NumPy's pairwise sums."""
     rng = np.random.default_rng(3)  # not the one of all tests: what that gives depends on which of them ran before

@@ -33,6 +33,7 @@ from .stand_ins import laid_out_with, stand_in, unknown_sizes
 
 __all__ = ["FusionRule", "fuse"]
 
+_ROW = 64  # elements of a reduction that take NumPy as long as the call of a loop, for each row
 _ATTEMPTS = 4
 
 
@@ -137,9 +138,30 @@ def _is_worthwhile(group: Group, forms: Mapping[Operation, Form]) -> bool:
     passes = sum(_passes(member.op, forms[member]) for member in group.members)
     return passes > 1 or (
         passes == 1
-        and group.space.size >= machine_profile().reduction_elements
+        and group.space.size * _slowness(group, forms) >= machine_profile().reduction_elements
         and any(forms[member].reduces or _is_elementwise(member) for member in group.members)
     )
+
+
+def _slowness(group: Group, forms: Mapping[Operation, Form]) -> int:
+    """Return how many times as long as for other elements NumPy takes for those that a group reduces.
+
+    It calls a loop for each row: axes at the end, all reduced or none. A short one takes as long as the call.
+    """
+    found = 1
+    for member in group.members:
+        shape = member.inputs[0].shape if forms[member].reduces else None
+        axes = getattr(member.op, "axes", None)
+        if shape is None or axes is None or None in shape:
+            continue
+        is_reduced = [axis in axes or axis - len(shape) in axes for axis in range(len(shape))]
+        row = 1
+        for axis in reversed(range(len(shape))):
+            if is_reduced[axis] != is_reduced[-1]:
+                break
+            row *= shape[axis] or 1
+        found = max(found, _ROW // row)
+    return found
 
 
 def _is_elementwise(operation: Operation) -> bool:
