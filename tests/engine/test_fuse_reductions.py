@@ -295,6 +295,22 @@ def test_a_reduction_of_short_rows_is_a_kernel_sooner(shape: tuple[int, ...], ax
         Check([y], {x: values(shape)}, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("reduce", [o.any, o.all])
+@pytest.mark.parametrize("axis", [0, 1, -1, (0, 2), (0, 1, 2), None])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_some_or_all_of_many_elements_are_true(reduce: Callable[..., Tensor], axis: Any, keepdims: bool):
+    x, mask = ab.placeholder((40, 50, 6), "float32"), ab.placeholder((40, 50, 6), "bool")
+    for likely in (0.0, 0.001, 0.5, 0.999, 1.0):
+        given = RNG.uniform(size=(40, 50, 6)) < likely
+        found = run([reduce(mask, axis=axis, keepdims=keepdims), reduce(x > 0, axis, keepdims)], {
+            x: np.where(given, 1, np.nan).astype("float32"), mask: given,
+        })  # fmt: skip
+        expected = (np.any if reduce is o.any else np.all)(given, axis=axis, keepdims=keepdims)
+        for each in found:
+            assert each.dtype == bool
+            np.testing.assert_array_equal(each, expected)
+
+
 def test_long_sums_are_accurate():
     """At least as accurate as NumPy's pairwise sums."""
     rng = np.random.default_rng(3)  # not the one of all tests: what that gives depends on which of them ran before

@@ -41,6 +41,21 @@ def size_of(tensor: Symbol) -> int:
     return math.prod([dim or 0 for dim in tensor.shape or ()])
 
 
+def reduced_row(shape: Sequence[int | None], axes: Sequence[int]) -> int:
+    """Return how many elements NumPy reduces in one loop: those of the axes at the end, all reduced or none of them.
+
+    Args:
+        shape: of what is reduced.
+        axes: over which, none of them negative.
+    """
+    row = 1
+    for axis in reversed(range(len(shape))):
+        if (axis in axes) != (len(shape) - 1 in axes):
+            break
+        row *= shape[axis] or 1
+    return row
+
+
 def bytes_of(spec: Spec) -> int:
     """Return the number of bytes that a value takes.
 

@@ -18,9 +18,10 @@ from ...graph.op import Op
 from ...graph.provenance import location_of_several
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.base import Constant
+from ...ops.base import Constant, normalize_axes
 from ...ops.internal.fused import Fused
 from ..framework import changes
+from ..framework.estimates import reduced_row
 from ..framework.log import is_recording, note_change
 from ..framework.order import reorder
 from ..framework.prune import Kept, inner_blocks
@@ -152,15 +153,8 @@ def _slowness(group: Group, forms: Mapping[Operation, Form]) -> int:
     for member in group.members:
         shape = member.inputs[0].shape if forms[member].reduces else None
         axes = getattr(member.op, "axes", None)
-        if shape is None or axes is None or None in shape:
-            continue
-        is_reduced = [axis in axes or axis - len(shape) in axes for axis in range(len(shape))]
-        row = 1
-        for axis in reversed(range(len(shape))):
-            if is_reduced[axis] != is_reduced[-1]:
-                break
-            row *= shape[axis] or 1
-        found = max(found, _ROW // row)
+        if shape is not None and axes is not None and None not in shape:
+            found = max(found, _ROW // reduced_row(shape, normalize_axes(axes, len(shape)) or ()))
     return found
 
 

@@ -5,6 +5,7 @@ kernel does: so it takes a pass over the scores for each of its steps. By compar
 all classes it is part of a kernel, often of one with its gradient, and reads the scores once. That class numbers are in
 range is tested before. The gradient of a maximum or minimum compares each element with that, and counts. A product of
 matrices over one term, such as the gradient of what goes into a layer of one unit, multiplies a column by a row.
+Whether some or all of many elements are true is found by counting, where NumPy would go from row to row.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ...ops.base import Cast, Constant, normalize_axes
 from ...ops.internal.checked_classes import CheckedClasses
 from ...ops.linear_algebra.products import MatMul
-from ...ops.math.comparison import Equal, Maximum, Where
+from ...ops.math.comparison import Equal, Maximum, NotEqual, Where
 from ...ops.math.elementwise import Add, Divide, Multiply, Subtract
 from ...ops.math.mathematics import Exp, Log
 from ...ops.math.reduced import BroadcastReduced, Sum
-from ...ops.math.reduction import Max, TieShare
+from ...ops.math.reduction import AllTrue, AnyTrue, Max, TieShare
 from ...ops.neural.softmax import PlaceClass, SelectClass, SparseCrossEntropy, SparseCrossEntropyGrad
 from ..framework.driver import Change, Rule
+from ..framework.estimates import reduced_row, size_of
+from ..framework.log import note_kept
 from ..framework.patterns import Match, constant_of, op
 from ..framework.rewriter import Rewriter
 
 _MOST_CLASSES = 2**31 - 1  # of which each number is an int32
+_LEAST_COUNTED = 1 << 13  # elements of which NumPy's loop over rows takes longer than a kernel
+_LONG_ROW = 128  # elements of a mask, along which NumPy is as fast
 _COMPARES = "compares class numbers with those of all classes"
 
 
@@ -200,12 +205,31 @@ def _product_of_one_term(match: Match, step: Rewriter) -> Change | None:
     return Change(place, "multiplies a column by a row")
 
 
+def _logical(match: Match, step: Rewriter) -> Change | None:
+    place: Operation = match["place"]
+    (x,), own = place.inputs, place.op
+    assert isinstance(own, (AllTrue, AnyTrue))
+    if x.shape is None or None in x.shape or x.dtype != dtypes.bool_ or size_of(x) < _LEAST_COUNTED:
+        return None
+    axes = normalize_axes(own.axes, len(x.shape))
+    is_made_there = x.operation.op.elementwise and step.is_only_use(x)
+    if not axes or (reduced_row(x.shape, axes) > _LONG_ROW and not is_made_there):
+        note_kept("decompose", place, "NumPy stops at the first element of a row that decides")
+        return None
+    to = _Writer(step, place, dtypes.int32)
+    counted = (1, 0) if isinstance(own, AnyTrue) else (0, 1)
+    count = to.put(Sum(axes, own.keepdims), to.put(Where(), x, *[to.constant(each, dtypes.int32) for each in counted]))
+    to.finish(to.put(NotEqual() if isinstance(own, AnyTrue) else Equal(), count, to.constant(0, dtypes.int32)))
+    return Change(place, "counts the elements that decide")
+
+
 RULES = (
     Rule("cross-entropy", op(SparseCrossEntropy, name="place", where=_has_classes), _cross_entropy),
     Rule("its gradient", op(SparseCrossEntropyGrad, name="place", where=_has_classes), _cross_entropy_grad),
     Rule("select the score of a class", op(SelectClass, name="place", where=_has_classes), _select_class),
     Rule("place a score at its class", op(PlaceClass, name="place"), _place_class),
     Rule("gradient of an extremum", op(TieShare, name="place"), _tie_share),
+    Rule("some or all of many elements", op(AllTrue, AnyTrue, name="place"), _logical),
     Rule("product of one term", op(MatMul, name="place"), _product_of_one_term),
 )
 
