@@ -14,8 +14,9 @@ from zlib import crc32
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from shared.processor_time import OneReport, ProcessorTime
-from shared.rewritten import rewrite_share
+from shared.rewritten import rewrite_quickly, rewrite_share
 from shared.sample import left_out
 
 # The same examples in every run, so that a red build means a change in the code, not in the luck.
@@ -29,6 +30,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci")
+# Hypothesis would also draw constants that it finds in imported modules: examples would depend on the tests before, and
+# change with each number in the package. To parse all modules takes 9 s in each process of a new clone.
+providers._get_local_constants = lambda: providers._local_constants  # pyright: ignore[reportPrivateUsage]
 
 _TOLD = "told: "
 _OF_CHILDREN = str(Path(__file__).parent / "shared" / "children")  # what Python processes that tests start begin with
@@ -112,6 +116,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """
     gc.disable()
     try:
+        rewrite_quickly()
         rewrite_share(session.config)
         return (yield)
     finally:
@@ -119,24 +124,6 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         gc.enable()
-
-
-_modules = 0  # that have begun
-
-
-@pytest.fixture(scope="module", autouse=True)
-def old_objects() -> None:
-    """Leave what earlier modules have made, such as cached programs, out of all later collections of garbage.
-
-    There are millions of objects after some hundred modules, and a full collection takes seconds to look at each. Once
-    in some modules it does, so that what has become garbage since is given up.
-    """
-    global _modules
-    _modules += 1
-    if _modules % 100 == 0:
-        gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -206,9 +193,16 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_usable", False)
 
 
+_modules = 0  # that have begun
+
+
 @pytest.fixture(autouse=True, scope="module")
-def optimised_kernels(request: pytest.FixtureRequest) -> Generator[None]:
-    """Let LLVM optimise the kernels of some files, those of module-scoped fixtures included."""
+def surroundings_of_module(request: pytest.FixtureRequest) -> Generator[None]:
+    """Let LLVM optimise the kernels of some files, those of module-scoped fixtures included; look at no old objects.
+
+    This is one fixture, not two: pytest asks each of them for its value before each test.
+    """
+    _leave_old_objects_out()
     path = request.path.relative_to(Path(__file__).parent).as_posix()
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("ANABRANCH_KERNELS") == "quick" and path in _OPTIMISED:
@@ -217,6 +211,20 @@ def optimised_kernels(request: pytest.FixtureRequest) -> Generator[None]:
             patch.setenv("ANABRANCH_KERNELS", "1")
             patch.setattr(library, "quick", False)
         yield
+
+
+def _leave_old_objects_out() -> None:
+    """Leave what earlier modules have made, such as cached programs, out of all later collections of garbage.
+
+    There are millions of objects after some hundred modules, and a full collection takes seconds to look at each. Once
+    in some modules it does, so that what has become garbage since is given up.
+    """
+    global _modules
+    _modules += 1
+    if _modules % 100 == 0:
+        gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

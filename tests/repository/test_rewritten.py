@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from _pytest.assertion import rewrite
-from shared.rewritten import files_of, is_kept, rewrite_share
+from shared.rewritten import files_of, is_kept, nodes_below, rewrite_share
 
 
 class Config:
@@ -79,3 +80,11 @@ def test_alone_or_without_bytecode_nothing_is_rewritten_ahead(
     assert rewrite_all(folder, pytestconfig, count=1) == [set()]
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert rewrite_all(folder, pytestconfig) == [set(), set()]
+
+
+def test_nodes_below_are_those_of_pytest_that_have_a_place_or_parts() -> None:
+    tree = ast.parse(Path(__file__).read_text())
+    expected = [each for each in ast.walk(tree) if each._fields or each._attributes]
+    found = nodes_below(tree)
+    assert len(found) == len(expected)
+    assert {*map(id, found)} == {*map(id, expected)}

@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 from shared.sample import first_of, rest
 
 WORDS = st.frozensets(st.integers(0, 5), min_size=1, max_size=3)
@@ -35,3 +36,8 @@ def test_the_first_parameters_are_no_slow_ones() -> None:
     marked = first_of(["a", "b", ("c", "d")], 2)
     assert [each.values for each in marked] == [("a",), ("b",), ("c", "d")]
     assert [bool(each.marks) for each in marked] == [False, False, True]
+
+
+def test_generated_cases_depend_on_no_module_that_was_imported_before() -> None:
+    """Hypothesis would draw numbers and texts that it finds in the package's files."""
+    assert len(providers._get_local_constants()) == 0  # pyright: ignore[reportPrivateUsage]
