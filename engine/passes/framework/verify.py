@@ -7,7 +7,7 @@ them, and `verify` applies them to all blocks. MLIR's verifier and tinygrad's sp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import cached_property
 from operator import is_
 from typing import Any
 
@@ -53,6 +53,11 @@ class Block:
     inferred: Inferred
     narrowed: tuple[type[Op], ...] = ()
 
+    @cached_property
+    def holding(self) -> Sequence[Operation]:
+        """The operations that have regions: few, and several rules are about them alone."""
+        return [operation for operation in self.operations if operation.op.regions]
+
     def named(self, operation: Operation) -> str:
         """Return how messages call an operation."""
         inside = f" in {self.graph.name!r}" if isinstance(self.graph, Region) else ""
@@ -88,10 +93,11 @@ def verify(
 
 def _blocks(block: Block) -> Iterator[Block]:
     yield block
-    for operation in block.operations:
+    shared = (block.inferred, block.narrowed)
+    for operation in block.holding:
         for region in operation.op.regions:
             needed, kept = block.kept.needed_in(region), block.kept.inside(region)
-            yield from _blocks(replace(block, graph=region, operations=needed, holder=operation, kept=kept))
+            yield from _blocks(Block(region, needed, operation, block.is_placed, kept, *shared))
 
 
 def _fetched(step: Rewriter) -> Iterator[str]:
@@ -195,11 +201,11 @@ def _broken_specs(block: Block, operation: Operation) -> Iterator[str]:
 
 def captures(block: Block) -> Iterator[str]:
     """Check that inputs of an op with regions end with their captures, and a capture's parameter has the same spec."""
-    for operation in block.operations:
+    for operation in block.holding:
         regions = operation.op.regions
         outers = [outer for region in regions for outer, _ in region.captures]
-        last = operation.inputs[len(operation.inputs) - len(outers) :] if regions else ()
-        if regions and [id(tensor) for tensor in last] != [id(tensor) for tensor in outers]:
+        last = operation.inputs[len(operation.inputs) - len(outers) :]
+        if [id(tensor) for tensor in last] != [id(tensor) for tensor in outers]:
             yield f"the inputs of {block.named(operation)} do not end with what its regions capture"
         for region in regions:
             if region.parent is not block.graph:
@@ -234,7 +240,7 @@ def captures_taken(block: Block) -> Iterator[str]:
 
 def loop_variables(block: Block) -> Iterator[str]:
     """Check that a loop has as many first values as parameters and results, of specs that the parameters take."""
-    for operation in block.operations:
+    for operation in block.holding:
         op = operation.op
         if not isinstance(op, While):
             continue
@@ -253,7 +259,7 @@ def loop_variables(block: Block) -> Iterator[str]:
 
 def branches(block: Block) -> Iterator[str]:
     """Check that all branches give as many results as the operation has outputs beside its frame."""
-    for operation in block.operations:
+    for operation in block.holding:
         if isinstance(operation.op, Branch):
             counts, wanted = [len(region.results) for region in operation.op.regions], len(operation.outputs) - 1
             if set(counts) != {wanted}:
