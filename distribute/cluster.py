@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..engine.graph.device import DeviceName
-
 _JOB = re.compile(r"[A-Za-z][\w.-]*")
 
 
@@ -38,9 +36,7 @@ class ClusterSpec(Mapping[str, "list[str] | dict[int, str]"]):
         if not any(self._jobs.values()):
             raise ValueError("ClusterSpec: there is no task. Give {'worker': ['localhost:2203']}, for instance.")
         self._by_name = {
-            str(DeviceName(job, number)): address
-            for job, tasks in self._jobs.items()
-            for number, address in tasks.items()
+            _task_name(job, number): address for job, tasks in self._jobs.items() for number, address in tasks.items()
         }
         counts = Counter(self._by_name.values())
         for address, count in counts.items():
@@ -83,7 +79,7 @@ class ClusterSpec(Mapping[str, "list[str] | dict[int, str]"]):
         >>> ClusterSpec({"ps": ["localhost:2201"]}).task_name("ps", 0)
         '/job:ps/task:0'
         """
-        name = str(DeviceName(job_name, task_index))
+        name = _task_name(job_name, task_index)
         if name not in self._by_name:
             raise ValueError(f"The cluster has no task {name}; it has {', '.join(self.tasks)}.")
         return name
@@ -113,6 +109,12 @@ class ClusterSpec(Mapping[str, "list[str] | dict[int, str]"]):
 
 
 _EXAMPLE = """{"ps": ["localhost:2201"], "worker": ["localhost:2203"]}"""
+
+
+def _task_name(job: str, number: int) -> str:
+    from ..engine.graph.device import DeviceName  # with NumPy, which commands that only start processes do without
+
+    return str(DeviceName(job, number))
 
 
 def _addresses(job: Any, tasks: Any) -> dict[int, str]:

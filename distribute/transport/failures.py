@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import builtins
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ...engine.machine.report import StalledError
-from ...engine.machine.step import DeadValueError
-from ...engine.place.constraints import PlacementError
 from ...engine.queues import errors
-from ...engine.runtime.deep_calls import CallsTooDeepError
-from ...engine.saving import SavedGraphError
 
-_KNOWN: dict[str, type[Exception]] = {
-    **{name: getattr(errors, name) for name in errors.__all__},
-    **{each.__name__: each for each in (CallsTooDeepError, DeadValueError, PlacementError, SavedGraphError)},
-    **{each.__name__: each for each in (StalledError, np.linalg.LinAlgError)},
-}
 _PLAIN = (
     *(ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError, EOFError, MemoryError),
     OSError,  # of files
@@ -64,8 +55,24 @@ def read_error(description: dict[str, Any]) -> Exception:
     return made
 
 
+@cache
+def _own_types() -> dict[str, type[Exception]]:
+    """Return the types of errors that are not Python's, by name.
+
+    Most of the engine is imported for them, which the process of a launcher does without.
+    """
+    from ...engine.machine.report import StalledError
+    from ...engine.machine.step import DeadValueError
+    from ...engine.place.constraints import PlacementError
+    from ...engine.runtime.deep_calls import CallsTooDeepError
+    from ...engine.saving import SavedGraphError
+
+    types = (CallsTooDeepError, DeadValueError, PlacementError, SavedGraphError, StalledError, np.linalg.LinAlgError)
+    return {name: getattr(errors, name) for name in errors.__all__} | {each.__name__: each for each in types}
+
+
 def _type_named(name: str) -> type[Exception]:
-    known = _KNOWN.get(name)
+    known = _own_types().get(name)
     if known is not None:
         return known
     found = getattr(builtins, name, None)

@@ -64,6 +64,17 @@ print(sorted(added - sys.stdlib_module_names - {"anabranch", "numpy"}))
     assert run(code) == "[]"
 
 
+def test_launchers_import_neither_numpy_nor_operations():
+    """One starts with each run on a cluster; where it serves the membership of workers, what is sent needs NumPy."""
+    code = """
+import sys, anabranch.distribute.commands.launch
+print([name for name in ("numpy", "anabranch.engine.graph") if name in sys.modules])
+import anabranch.distribute.collectives.membership_service
+print([name for name in ("anabranch.engine.ops", "anabranch.engine.passes") if name in sys.modules])
+"""
+    assert run(code).splitlines() == ["[]", "[]"]
+
+
 def test_import_leaves_the_process_as_it_was():
     code = """
 import logging, os, random, signal, sys, threading, warnings
