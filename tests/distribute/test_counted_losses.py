@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ SCRIPT = Path(__file__).parent / "scripts" / "train_counted_losses.py"
 def plain(without_kernels: None) -> Iterator[None]:
     yield
     ab.config.set_devices()
+
+
+@cache
+def expected_of(name: str) -> dict[str, Any]:
+    """Return what one process finds of a model, which several tests compare with."""
+    return results(name)
 
 
 def assert_same(found: Any, expected: dict[str, Any]) -> None:
@@ -65,7 +72,7 @@ ONE_FIRST = first_of(NAMES)
 @pytest.mark.parametrize("counts", first_of([[3], [1, 2]]))
 def test_replicas_on_devices_of_one_process(name: str, counts: list[int]) -> None:
     """The last batch has 2 rows, so that one of three replicas has none."""
-    expected = results(name)
+    expected = expected_of(name)
     ab.config.set_devices(cpu=3)
     for count in counts:
         assert_same(results(name, DataParallel(devices=[f"cpu:{number}" for number in range(count)])), expected)
@@ -74,14 +81,14 @@ def test_replicas_on_devices_of_one_process(name: str, counts: list[int]) -> Non
 @pytest.mark.parametrize("name", first_of(name for name in NAMES if name not in LEFT_OUT["Stages"]))
 @pytest.mark.parametrize("count", first_of([4, 3]))  # of 6 rows microbatches of 2 and 1; or of 2
 def test_microbatches(name: str, count: int) -> None:
-    expected = results(name)
+    expected = expected_of(name)
     ab.config.set_devices(cpu=2)
     assert_same(results(name, Pipeline(2, microbatches=count)), expected)
 
 
 @pytest.mark.parametrize("name", ONE_FIRST)
 def test_replicas_whose_weights_are_in_parts(name: str) -> None:
-    expected = results(name)
+    expected = expected_of(name)
     ab.config.set_devices(cpu=4)
     layouts = LayoutMap(DeviceMesh((2, 2), ("batch", "model")))
     layouts["embedding.*embeddings"] = ("model", None)
@@ -114,7 +121,7 @@ def test_workers(kind: str, workers: int, ps: int, names: list[str], tmp_path: P
     names = names or [name for name in MODELS if name not in LEFT_OUT.get(kind, ())]
     first, *others = launched(kind, workers, ps, tmp_path, names)
     for name in names:
-        expected = results(name)
+        expected = expected_of(name)
         assert_same(first, {f"{name}: {key}": value for key, value in expected.items()})
     for other in others:
         for key in first.files:

@@ -80,10 +80,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 
 @pytest.fixture(scope="module")
 def with_ps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with what three workers have found with two ps tasks, by strategy; the last run is refused."""
+    """Return the folder with what two workers have found with two ps tasks, by strategy; the last run is refused.
+
+    Workers that have no row of a batch are in other tests, such as those of counted losses and of supplied rows.
+    """
     folder = tmp_path_factory.mktemp("with_ps")
     refused = ["--", "ParameterServer:arriving", str(folder / "refused"), "synchronized", "rows", "unlike"]
-    launch(3, 2, "train_models.py", *in_turn(folder, WITH_PS), *refused)
+    launch(2, 2, "train_models.py", *in_turn(folder, WITH_PS), *refused)
     return folder
 
 
@@ -107,7 +110,7 @@ def assert_found(folder: Path, workers: int, alone: dict[str, Any], models: Sequ
 
 
 def test_replicas_with_ps_tasks_find_what_one_process_finds(with_ps: Path, alone: Any) -> None:
-    assert_found(with_ps / "ParameterServer", 3, alone, WITH_PS["ParameterServer"])
+    assert_found(with_ps / "ParameterServer", 2, alone, WITH_PS["ParameterServer"])
 
 
 def test_replicas_by_all_reduce_find_what_one_process_finds(all_reduce: Path, alone: Any) -> None:
@@ -122,7 +125,7 @@ def test_replicas_of_all_models(workers: int, ps: int, alone: Any, tmp_path: Pat
 
 
 def test_gradients_that_are_added_as_they_arrive(with_ps: Path, alone: Any) -> None:
-    assert_found(with_ps / "ParameterServer:arriving", 3, alone, WITH_PS["ParameterServer:arriving"])
+    assert_found(with_ps / "ParameterServer:arriving", 2, alone, WITH_PS["ParameterServer:arriving"])
 
 
 @pytest.mark.slow
@@ -132,7 +135,7 @@ def test_gradients_of_all_models_that_are_added_as_they_arrive(alone: Any, tmp_p
 
 
 def test_shards_of_weights_find_what_one_process_finds(with_ps: Path, alone: Any) -> None:
-    assert_found(with_ps / "ParameterServer:3", 3, alone, WITH_PS["ParameterServer:3"])
+    assert_found(with_ps / "ParameterServer:3", 2, alone, WITH_PS["ParameterServer:3"])
 
 
 @pytest.mark.slow
@@ -150,21 +153,21 @@ def test_synchronized_statistics_are_those_of_the_whole_batch(all_reduce: Path, 
 
 
 def test_synchronized_statistics_are_refused_where_a_step_can_not_begin_again(with_ps: Path) -> None:
-    for worker in range(3):
+    for worker in range(2):
         with np.load(with_ps / f"refused-{worker}.npz") as found:
             said = str(found["synchronized: refused in compile"])
         assert "are synchronized, which takes workers that compute each step together, but with deterministic" in said
 
 
 def test_losses_of_each_row_are_refused_in_compile(with_ps: Path, all_reduce: Path) -> None:
-    for folder in (with_ps, all_reduce):
-        for worker in range(3):
+    for folder, workers in ((with_ps, 2), (all_reduce, 3)):
+        for worker in range(workers):
             with np.load(folder / f"refused-{worker}.npz") as found:
                 assert "has reduction='none', so that it has a value" in str(found["rows: refused in compile"])
 
 
 def test_workers_with_other_data_are_refused(with_ps: Path, all_reduce: Path) -> None:
-    for folder, workers in ((with_ps, [1, 2]), (all_reduce, [0, 1, 2])):
+    for folder, workers in ((with_ps, [1]), (all_reduce, [0, 1, 2])):
         for worker in workers:
             with np.load(folder / f"refused-{worker}.npz") as found:
                 said = str(found["unlike: refused"])

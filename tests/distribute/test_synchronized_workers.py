@@ -21,9 +21,9 @@ def alone(folder: Path, data: str) -> Any:
     return found(folder / "alone", 0)
 
 
-def launch(folder: Path, workers: int, data: str, *lost: str, option: str = "", status: int = 0) -> str:
-    options = ["-n", str(workers), "--ps", "2", *option.split()]
-    return run("-m", "anabranch", "launch", *options, SCRIPT, str(folder), data, *lost, status=status)
+def launch(folder: Path, workers: int, data: str, *lost: str, ps: int = 2, option: str = "") -> str:
+    options = ["-n", str(workers), "--ps", str(ps), *option.split()]
+    return run("-m", "anabranch", "launch", *options, SCRIPT, str(folder), data, *lost)
 
 
 def assert_same(mine: Any, expected: Any, precision: float = 1e-10) -> None:
@@ -37,11 +37,11 @@ def assert_same(mine: Any, expected: Any, precision: float = 1e-10) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "data", "lost"),
+    ("workers", "data", "lost", "ps"),
     [
-        (3, "arrays", ["1:3:backward", "0:7:forward"]),  # worker 2 computes alone in the end, and leads
+        (3, "arrays", ["1:3:backward", "0:7:forward"], 1),  # worker 2 computes alone in the end, and leads
         *[
-            pytest.param(*each, marks=pytest.mark.slow, id=f"{each[1]} {each[0]} {'+'.join(each[2])}")
+            pytest.param(*each, 2, marks=pytest.mark.slow, id=f"{each[1]} {each[0]} {'+'.join(each[2])}")
             for each in (
                 (2, "arrays", ["1:0:forward"]),  # in the very first step
                 (3, "arrays", ["1:14:backward", "2:14:forward"]),  # in the last one
@@ -60,10 +60,10 @@ def assert_same(mine: Any, expected: Any, precision: float = 1e-10) -> None:
     ],
 )
 def test_steps_are_those_of_one_process_whoever_is_lost(
-    workers: int, data: str, lost: list[str], tmp_path: Path
+    workers: int, data: str, lost: list[str], ps: int, tmp_path: Path
 ) -> None:
     expected = alone(tmp_path, data)
-    launch(tmp_path, workers, data, *lost)
+    launch(tmp_path, workers, data, *lost, ps=ps)
     gone = [int(each.split(":")[0]) for each in lost]
     rest = [worker for worker in range(workers) if worker not in gone]
     results = [found(tmp_path, worker) for worker in rest]

@@ -24,7 +24,7 @@ def launch(workers: int, ps: int, script: str, *arguments: str, restarts: int = 
     ("workers", "ps", "kind", "calls"),
     [
         (2, 0, "DataParallel", "/4"),
-        (2, 2, "ParameterServer", "/4"),
+        (2, 1, "ParameterServer", "/4"),
         *[
             pytest.param(*each, "", marks=pytest.mark.slow, id=each[2])
             for each in (
