@@ -270,9 +270,7 @@ class Block:
         """Print operations in a row that are compiled as a whole; the function beside it runs only if that can't."""
         printer, plan = self.printer, native.plan
         taken = dict.fromkeys([*plan.inputs, *[tensor for operation in plan.run for tensor in operation.inputs]])
-        for tensor in taken:
-            if isinstance(tensor.operation.op, Constant) and tensor not in self.names:
-                self.print_operation(tensor.operation)
+        self._name_constants(taken)
         if len(plan.run) > _LONG_RUN and can_run(plan.run):
             one_by_one = printer.bind("one_by_one", Stepwise(plan.run, plan.inputs, plan.outputs))
             self._print_native(native, f"{one_by_one}({', '.join(self.names[tensor] for tensor in plan.inputs)})")
@@ -287,6 +285,12 @@ class Block:
         printer.natives = natives
         inside.line(f"return ({''.join(f'{inside.names[tensor]}, ' for tensor in plan.outputs)})")
         self._print_native(native, f"{inside.function.name}({', '.join(arguments.values())})")
+
+    def _name_constants(self, tensors: Iterable[Symbol]) -> None:
+        """Name those constants that stand after the operation for which they are needed now."""
+        for tensor in tensors:
+            if isinstance(tensor.operation.op, Constant) and tensor not in self.names:
+                self.print_operation(tensor.operation)
 
     def _print_native(self, native: NativeRegion, instead: str) -> None:
         """Print a run's call; `instead` calls a function that does the same without machine code."""
@@ -500,6 +504,7 @@ class Block:
         write = self.printer.in_slots.get(tensor)
         if write is None:
             return self.slots.get(tensor)
+        self._name_constants(write.inputs[:2])
         array, index = (self.names[source] for source in write.inputs[:2])
         dtype = self.printer.bind(name_of(tensor.dtype), np.dtype(name_of(tensor.dtype)))
         return f"{array}.slot({index}, {tensor.shape}, {dtype})"

@@ -10,6 +10,7 @@ import pytest
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.ops.containers.array_value import ArrayValue
+from anabranch.engine.runtime.program import Program
 from anabranch.engine.runtime.records import Record
 
 STEPS, ROWS, UNITS = 5, 8, 64
@@ -128,6 +129,25 @@ def test_loops_write_results_into_slots():
     assert ".slot(" in source
     for value, wanted in zip(values, plain, strict=True):
         assert value.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.usefixtures("loops_stay")
+def test_a_slot_whose_number_is_a_constant():
+    """The constant stands after the operation that writes into the slot."""
+    with ab.Graph().as_default() as graph:
+        x, count = ab.placeholder((4, 300), "float64"), ab.placeholder((), "int32")
+
+        def body(i: Any, array: Any, value: Any) -> Any:
+            value = ops.tanh(value * 1.1 + x)
+            return i + 1, array.write(1, value), value
+
+        array = ab.TensorArray("float64", 2).unstack([x, x])
+        _, array, _ = ab.while_loop(lambda i, *_: i < count, body, (0, array, x))
+        program, exact = (Program(graph, [array.stack()], [x, count], exact=exact) for exact in (False, True))
+    assert ".slot(" in program.source
+    given = np.linspace(-1, 1, 1200).reshape(4, 300)
+    for number in range(3):
+        np.testing.assert_allclose(program(given, np.int32(number)), exact(given, np.int32(number)), rtol=1e-12)
 
 
 def test_fetches_share_no_memory():
