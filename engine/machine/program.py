@@ -300,9 +300,10 @@ class MachineProgram:
     def _note_long(self, timed: Timed) -> None:
         """Run apart from now on what took long: Python functions, and what is not seen by shapes.
 
-        The first run may have waited for kernels that were being compiled; only Python functions never do.
+        The first run may have waited for kernels that were being compiled; only Python functions never do. With a seed
+        nothing is noted: the order of what is ready does not depend on the clock.
         """
-        if len(self.machine.devices) < 2:
+        if len(self.machine.devices) < 2 or self.seed is not None:
             return
         is_first = self.statistics.runs == 1
         found = {

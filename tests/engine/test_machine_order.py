@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from shared.machines import Log, MachineCase, Setting, as_asked, assert_same_bit
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.common.machine_profile import machine_profile
 from anabranch.engine.graph import Tensor
 from anabranch.engine.machine.program import MachineProgram
 
@@ -93,6 +95,19 @@ def test_an_error_does_not_change_the_order_of_the_next_run():
     with pytest.raises(ValueError, match="negative"):
         run(program, [np.float32(-100)])
     assert wide.order(program) == first
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_seed_does_not_depend_on_the_clock(seed: int | None, monkeypatch: pytest.MonkeyPatch):
+    """Operations that took long run on a thread from the next run on; but then the order would be another one."""
+    profile = replace(machine_profile(), long_measured_seconds=0.0)
+    monkeypatch.setattr("anabranch.engine.machine.program.machine_profile", lambda: profile)
+    wide = Wide()
+    program = wide.program(seed)
+    first = wide.order(program)
+    assert (not program._long) == (seed is not None)
+    if seed is not None:
+        assert wide.order(program) == first
 
 
 def _refuse_negative(x: Any) -> Any:
