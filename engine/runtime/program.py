@@ -255,8 +255,10 @@ class Program:
 
     def _count_down(self, tiers: Tiers[Program]) -> None:
         """Count a run of those after which another program takes over."""
-        self._often = tiers.count() or self._often
-        if not tiers.left:
+        found = tiers.count()
+        if found is not None:  # else another thread may set it just now
+            self._often = found
+        if tiers.are_over:
             self._tiers = None
 
     def _for_tier(self, tier: Tier) -> Program | None:

@@ -80,7 +80,7 @@ class Tiers(Generic[P]):
         make: compiles the step for a tier; returns None if that is not worth it.
 
     Attributes:
-        left: how many runs are left until the next one takes over; 0 if there is none.
+        left: how many runs are left until the next one takes over.
     """
 
     def __init__(self, tiers: Sequence[tuple[Tier, int]], make: Callable[[Tier], P | None]) -> None:
@@ -96,6 +96,11 @@ class Tiers(Generic[P]):
         """Count the runs until the next tier, so many having been made."""
         self.left = max(self._tiers[0][1] - done, 1) if self._tiers else 0
         self._begins_at = self.left // 2
+
+    @property
+    def are_over(self) -> bool:
+        """True once no other program is to take over."""
+        return not self._tiers
 
     @property
     def is_compiling(self) -> bool:

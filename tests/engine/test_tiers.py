@@ -67,7 +67,7 @@ def test_each_takes_over_after_its_runs_and_is_compiled_beside_the_second_half_o
     counted = Tiers([(Tier.LOOPS, 5), (Tier.WHOLE, 11)], make)
     taken = {}
     for number in range(1, 14):
-        if counted.left:
+        if not counted.are_over:
             found = counted.count()
             assert counted.is_compiling == (number in (3, 4, 8, 9, 10)), number
             if found is not None:
@@ -79,7 +79,7 @@ def test_each_takes_over_after_its_runs_and_is_compiled_beside_the_second_half_o
 def test_what_is_not_worth_it_is_left_out() -> None:
     counted = Tiers([(Tier.LOOPS, 1), (Tier.WHOLE, 2)], lambda tier: None if tier is Tier.LOOPS else "whole")
     assert [counted.count(), counted.count()] == [None, "whole"]
-    assert counted.left == 0
+    assert counted.are_over
 
 
 def test_passes_that_are_turned_off_meanwhile_do_not_hold_for_it() -> None:
@@ -124,7 +124,7 @@ def test_threads_that_count_at_once_take_over_once() -> None:
 
     def count() -> None:
         barrier.wait(60)
-        while counted.left > 0:
+        while not counted.are_over:
             each = counted.count()
             if each is not None:
                 found.append(each)
