@@ -16,7 +16,7 @@ from .gemm_code import ProductBuilder
 from .gemm_tile import Tiles
 
 MOST_ROWS = 4  # of A: with more, tiles read each vector of B for enough of them
-_COLUMNS = 16384  # bytes of the sums of a row that are in the cache
+_SUMS = 16384  # bytes of the sums that are in the cache, of all rows
 _STREAMS = 8  # rows of B that are read at once
 _VECTORS = 2  # of sums of each dot product
 _DOTS = 4  # rows of a transposed B that are read at once
@@ -41,8 +41,9 @@ def print_few(tiles: Tiles) -> str:
     B, C, D and E begin at the first of these columns, which is number `column` of all.
     """
     code = ProductBuilder(few_name(tiles), taking(_POINTERS, _SIZES))
-    e, width = tiles.element, _COLUMNS // tiles.bytes
-    sums = code.slot(f"[{MOST_ROWS * width} x {e}]", alignment=64)
+    e, count = tiles.element, _SUMS // tiles.bytes
+    sums = code.slot(f"[{count} x {e}]", alignment=64)
+    width = code.mul(code.div(code.div(count, "%m"), tiles.columns), tiles.columns)
     with code.loop(0, "%n", width) as j:
         columns = code.least(width, code.sub("%n", j))
         with code.loop(0, code.greatest("%k", 1), "%k_block") as p:
