@@ -300,15 +300,13 @@ class MachineProgram:
     def _note_long(self, timed: Timed) -> None:
         """Run apart from now on what took long: Python functions, and what is not seen by shapes.
 
-        The first run may have waited for kernels that were being compiled; only Python functions never do. With a seed
-        nothing is noted: the order of what is ready does not depend on the clock.
+        The first run may have waited for kernels that were being compiled; only Python functions never do. A seed's
+        order does not depend on the clock.
         """
         if len(self.machine.devices) < 2 or self.seed is not None:
             return
-        is_first = self.statistics.runs == 1
-        found = {
-            node for node, runs, seconds in timed.inside if seconds > machine_profile().long_measured_seconds * runs
-        }
+        is_first, least = self.statistics.runs == 1, machine_profile().long_measured_seconds
+        found = {node for node, runs, seconds in timed.inside if seconds > least * runs}
         found = {node for node in found if not is_first or any(o.type == "numpy_function" for o in node.operations)}
         if found:
             self._long |= found
