@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared.examples import examples
+from shared.gemm_calls import PACKED, ROWS, TRANSPOSED, address, packed, product
 
 import anabranch as ab
 from anabranch import ops
@@ -19,7 +19,6 @@ from anabranch.engine.codegen.elementwise.bound import BoundKernel, KernelOrNumP
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.matmul import gemm, gemm_bind
 from anabranch.engine.codegen.matmul.gemm_driver import print_products
-from anabranch.engine.codegen.matmul.gemm_forms import k_block
 from anabranch.engine.codegen.matmul.gemm_tile import tiles_of
 from anabranch.engine.graph import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
@@ -30,55 +29,8 @@ from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 
-ROWS, TRANSPOSED, PACKED = 0, 1, 2
 TOLERANCES = {"float32": 2e-5, "float64": 1e-13}
 DIMS = st.one_of(st.integers(0, 9), st.integers(0, 100), st.sampled_from([0, 1, 48, 256, 257, 300]))
-
-
-def address(array: Any) -> int:
-    return 0 if array is None else array.ctypes.data
-
-
-def product(
-    a: Any,
-    b: Any,
-    transpose_a: bool = False,
-    form: int = ROWS,
-    addends: Sequence[Any] = (),
-    out: Any = None,
-    release: bool = False,
-) -> Any:
-    """A @ B plus addends, by the function that kernels call; B is packed here for form `PACKED`.
-
-    Args:
-        release: whether other threads of Python go on meanwhile.
-    """
-    dtype = a.dtype.name
-    rows, terms = a.shape[::-1] if transpose_a else a.shape
-    columns = b.shape[0] if form == TRANSPOSED else b.shape[1]
-    step = b.shape[1]
-    if form == PACKED:
-        step = k_block(terms, rows)
-        b = packed(b, False, step)
-    result = np.full((rows, columns), np.nan, dtype) if out is None else out
-    call = ctypes.CFUNCTYPE if release else ctypes.PYFUNCTYPE
-    function = call(None, *[ctypes.c_size_t] * 15)(gemm.product_address(dtype))
-    given = [*addends, None, None][:2]
-    steps = [0 if addend is None or addend.ndim == 1 else columns for addend in given]
-    function(
-        *(rows, columns, terms, address(a), a.shape[1], int(transpose_a), address(b), step, form),
-        *(address(result), columns, address(given[0]), steps[0], address(given[1]), steps[1]),
-    )
-    return result
-
-
-def packed(matrix: Any, transpose: bool, block: int) -> Any:
-    dtype = matrix.dtype.name
-    terms, columns = matrix.shape[::-1] if transpose else matrix.shape
-    result = np.full(gemm.packed_size(terms, columns, gemm.tiles(dtype).columns), np.nan, dtype)
-    function = ctypes.PYFUNCTYPE(None, *[ctypes.c_size_t] * 7)(gemm.packing_address(dtype))
-    function(columns, terms, block, address(matrix), matrix.shape[1], int(transpose), address(result))
-    return result
 
 
 def draw(rng: np.random.Generator, dtype: str, *shape: int) -> Any:

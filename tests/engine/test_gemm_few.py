@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,43 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared.examples import examples
+from shared.gemm_calls import ROWS, TRANSPOSED, product
 
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.codegen.elementwise.bound import BoundKernel
 from anabranch.engine.codegen.llvm.library import library
-from anabranch.engine.codegen.matmul import gemm
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 
-ROWS, TRANSPOSED = 0, 1
 TOLERANCES = {"float32": 1e-5, "float64": 1e-13}
 COLUMNS = st.sampled_from([1, 2, 5, 16, 31, 33, 100, 257, 1000, 4096, 4099, 9001])
 TERMS = st.sampled_from([1, 2, 7, 8, 9, 17, 64, 255, 256, 257, 515, 1030])
-
-
-def address(array: Any) -> int:
-    return 0 if array is None else array.ctypes.data
-
-
-def multiplied(
-    a: Any, b: Any, form: int, addends: Sequence[Any] = (), out: Any = None, transposed: bool = False
-) -> Any:
-    """A @ B plus addends; all matrices may be columns of wider ones."""
-    dtype, size = a.dtype.name, a.itemsize
-    rows, terms = a.shape[::-1] if transposed else a.shape
-    columns = b.shape[0] if form == TRANSPOSED else b.shape[1]
-    out = np.full((rows, columns), np.nan, dtype) if out is None else out
-    function = ctypes.PYFUNCTYPE(None, *[ctypes.c_size_t] * 15)(gemm.product_address(dtype))
-    given = [*addends, None, None][:2]
-    steps = [0 if addend is None or addend.ndim == 1 else addend.strides[0] // size for addend in given]
-    function(
-        *(rows, columns, terms, address(a), a.strides[0] // size, int(transposed)),
-        *(address(b), b.strides[0] // size, form, address(out), out.strides[0] // size),
-        *(address(given[0]), steps[0], address(given[1]), steps[1]),
-    )
-    return out
 
 
 def draw(rng: np.random.Generator, dtype: str, rows: int, columns: int, gap: int = 0) -> Any:
@@ -69,7 +43,7 @@ def test_any_size(
     wide = [each.astype("float64") for each in (a, b.T if form == TRANSPOSED else b)]
     wanted = wide[0] @ wide[1] + sum((each.astype("float64") for each in added), np.zeros(columns))
     around = np.full((rows + 2, columns + gap), 7.0, dtype)
-    found = multiplied(a, b, form, added, around[1:-1, :columns])
+    found = product(a, b, False, form, added, around[1:-1, :columns])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCES[dtype] * (1 + terms**0.5))
     assert (around[[0, -1]] == 7).all()
     assert (around[:, columns:] == 7).all()
@@ -79,9 +53,9 @@ def test_any_size(
 def test_a_row_has_the_bits_that_it_has_among_many(terms: int) -> None:
     rng = np.random.default_rng(1)
     a, b, bias = draw(rng, "float32", 12, terms), draw(rng, "float32", terms, 1003), draw(rng, "float32", 1, 1003)[0]
-    together = multiplied(a, b, ROWS, [bias])
+    together = product(a, b, addends=[bias])
     for rows in (1, 2, 4):
-        np.testing.assert_array_equal(multiplied(a[:rows], b, ROWS, [bias]), together[:rows])
+        np.testing.assert_array_equal(product(a[:rows], b, addends=[bias]), together[:rows])
 
 
 @settings(max_examples=examples(20, 100), deadline=None)
@@ -90,7 +64,7 @@ def test_one_column(rows: int, terms: int, transposed: bool, is_turned: bool, dt
     rng = np.random.default_rng(rows + terms)
     a = draw(rng, dtype, terms, rows) if transposed else draw(rng, dtype, rows, terms, 2)
     b = draw(rng, dtype, 1, terms) if is_turned else draw(rng, dtype, terms, 1)
-    found = multiplied(a, b, TRANSPOSED if is_turned else ROWS, transposed=transposed)
+    found = product(a, b, transposed, TRANSPOSED if is_turned else ROWS)
     wanted = (a.T if transposed else a).astype("float64") @ np.ravel(b).astype("float64")
     np.testing.assert_allclose(found[:, 0], wanted, rtol=0, atol=TOLERANCES[dtype] * (1 + terms**0.5))
 
@@ -100,7 +74,7 @@ def test_nan_and_infinity_stay_in_their_columns(form: int) -> None:
     rng = np.random.default_rng(2)
     a, b = draw(rng, "float32", 1, 300), draw(rng, "float32", 300, 500)
     b[7, 52], b[9, 60] = np.nan, np.inf
-    found = multiplied(a, np.ascontiguousarray(b.T) if form == TRANSPOSED else b, form)[0]
+    found = product(a, np.ascontiguousarray(b.T) if form == TRANSPOSED else b, form=form)[0]
     assert np.flatnonzero(~np.isfinite(found)).tolist() == [52, 60]
     assert np.isnan(found[52])
     assert found[60] == np.sign(a[0, 9]) * np.inf

@@ -236,9 +236,9 @@ def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout 
     if dtype not in gemm.ELEMENTS or rows > most or not gemm.is_available():
         return None
     terms, columns = reversed(_dims(weight)) if transpose else _dims(weight)
-    return (
-        layout_of(terms, columns, dtype, rows) if min(rows, columns) > 1 and is_faster(rows, columns, terms) else None
-    )
+    if min(rows, columns) == 1 or not is_faster(rows, columns, terms):
+        return None
+    return layout_of(terms, columns, dtype, rows)
 
 
 def layout_of(terms: int, columns: int, dtype: str, rows: int) -> Layout:

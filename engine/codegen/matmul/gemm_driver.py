@@ -9,6 +9,8 @@ of threads.
 
 from __future__ import annotations
 
+from functools import reduce
+
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, Size
@@ -75,9 +77,8 @@ def print_products(tiles: Tiles) -> str:
     kernels += [print_tile(tiles, tiles.rows, width, a) for width in widths for a in (ROWS_OF_A, PANELS_OF_A)]
     return "".join(
         [print_declarations(tiles), *kernels, print_packing(tiles), print_panel(tiles), declare_sums(tiles),
-         print_few(tiles), print_dots(tiles),
-         _Part(tiles).print(),
-         print_shared(tiles), _print_product(tiles), _print_pack(tiles)]
+         print_few(tiles), print_dots(tiles), _Part(tiles).print(), print_shared(tiles), _print_product(tiles),
+         _print_pack(tiles)]
     )  # fmt: skip
 
 
@@ -287,12 +288,18 @@ def _print_product(tiles: Tiles) -> str:
 
 def _print_is_column(code: Builder) -> str:
     """Print the test whether a result is one column, of operands without gaps, and nothing is added or follows."""
-    found = code.let(f"and i1 {code.compare('eq', '%n', 1)}, {code.compare('sgt', '%m', 1)}")
-    for name, value in (("b_step", code.choose(code.compare("eq", "%form", TRANSPOSED), "%b_step", 1)), ("c_step", 1)):
-        found = code.let(f"and i1 {found}, {code.compare('eq', f'%{name}', value)}")
-    for pointer in ("d", "e", "then"):
-        found = code.let(f"and i1 {found}, {code.let(f'icmp eq ptr %{pointer}, null')}")
-    return code.let(f"and i1 {found}, {code.compare('ne', '%form', PACKED)}")
+    is_row = code.compare("eq", "%form", TRANSPOSED)  # of B, whose elements follow each other then
+    return _all_of(
+        code,
+        *(code.compare("eq", "%n", 1), code.compare("sgt", "%m", 1), code.compare("ne", "%form", PACKED)),
+        *(code.compare("eq", code.choose(is_row, 1, "%b_step"), 1), code.compare("eq", "%c_step", 1)),
+        *[code.let(f"icmp eq ptr %{pointer}, null") for pointer in ("d", "e", "then")],
+    )
+
+
+def _all_of(code: Builder, *tests: str) -> str:
+    """Print the conjunction of some tests."""
+    return reduce(lambda found, test: code.let(f"and i1 {found}, {test}"), tests)
 
 
 def _print_as_row(code: Builder, tiles: Tiles) -> None:
@@ -306,16 +313,12 @@ def _print_as_row(code: Builder, tiles: Tiles) -> None:
 
 def _print_is_large(code: Builder) -> str:
     """Print the test whether it pays to lay out operands once for all parts."""
-
-    def both(a: str, b: str) -> str:
-        return code.let(f"and i1 {a}, {b}")
-
     is_much = code.compare("sge", code.mul(code.mul("%m", "%n"), "%k"), machine_profile().product_shared_work)
     is_open = code.compare("ne", "%form", PACKED)
     is_broad = code.compare("sge", "%n", _LEAST_COLUMNS_LAID_OUT)
     is_high = code.compare("sge", "%m", _LEAST_ROWS)
     is_laid_out = code.compare("ne", "%a_transposed", 0)
-    return both(both(is_much, is_open), code.let(f"select i1 {is_laid_out}, i1 {is_broad}, i1 {is_high}"))
+    return _all_of(code, is_much, is_open, code.let(f"select i1 {is_laid_out}, i1 {is_broad}, i1 {is_high}"))
 
 
 def _print_dealt_out(code: Builder, tiles: Tiles) -> None:
@@ -401,9 +404,14 @@ def _print_needs_panels(code: Builder, tiles: Tiles) -> str:
 
 def _print_few_form(code: Builder, tiles: Tiles) -> str:
     """Print the form of B if it is read in streams, for few rows of A; else `_TILES`."""
-    pays = code.compare("sge", code.mul("%n", "%k", tiles.bytes), _LEAST_STREAMED)
-    for comparison, left, right in (("ne", "%form", PACKED), ("sle", "%m", MOST_ROWS), ("eq", "%a_transposed", 0)):
-        pays = code.let(f"and i1 {pays}, {code.compare(comparison, left, right)}")
+    pays = _all_of(
+        code,
+        *(
+            code.compare("sge", code.mul("%n", "%k", tiles.bytes), _LEAST_STREAMED),
+            code.compare("sle", "%m", MOST_ROWS),
+        ),
+        *(code.compare("ne", "%form", PACKED), code.compare("eq", "%a_transposed", 0)),
+    )
     return code.choose(pays, "%form", _TILES)
 
 

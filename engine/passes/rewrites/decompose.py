@@ -5,7 +5,7 @@ kernel does: so it takes a pass over the scores for each of its steps. By compar
 all classes it is part of a kernel, often of one with its gradient, and reads the scores once. That class numbers are in
 range is tested before. The gradient of a maximum or minimum compares each element with that, and counts. A product of
 matrices over one term, such as the gradient of what goes into a layer of one unit, multiplies a column by a row.
-Whether some or all of many elements are true is found by counting, where NumPy would go from row to row.
+`any` and `all` of many elements count those that decide, where NumPy would go from row to row.
 """
 
 from __future__ import annotations
