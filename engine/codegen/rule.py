@@ -161,8 +161,8 @@ def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel
         library.begin([kernel.spec for kernel in _kernels(bound)])
         bound |= _bind_all(part)
     kernels = _kernels(bound)
-    for kernel, entry in zip(kernels, library.get([kernel.spec for kernel in kernels]), strict=True):
-        kernel.entry, kernel.endable = entry, library.endable(entry)
+    for kernel, address in zip(kernels, library.get([kernel.spec for kernel in kernels]), strict=True):
+        kernel.link(address)
     return bound
 
 

@@ -444,33 +444,32 @@ class Block:
             lay_out = printer.bind("lay_out", kernel.lay_out)
             self.line(f"{lay_out}({self.names[result]}, {self.names[operand]})", (operation, arguments))
             arguments = [self.names[result if tensor is operand else tensor] for tensor in operation.inputs]
-        entry = printer.bind("kernel", self._entry(operation, kernel))
+        call = printer.bind("kernel", self._call_of(operation, kernel))
         if isinstance(operation.op, HorizontallyFused):
-            self._print_together(operation, operation.op, entry, arguments, outputs)
+            self._print_together(operation, operation.op, call, arguments, outputs)
             return
-        table = printer.bind("sizes", kernel.table)
         taken = arguments[: kernel.input_count]
-        ids = ", ".join(f"id({name})" for name in [*taken, *outputs])
-        refit = printer.bind("refit", kernel.refit)
-        passed = f"({', '.join(taken)}{',' if taken else ''}), ({', '.join(outputs)},)"
         words = ", ".join(operation.op.step_names) or operation.op.emit(arguments)
-        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {words or operation.type}", (operation, arguments))
+        refit = printer.bind("refit", kernel.refit)
+        passed = f"{_tuple(taken)}, {_tuple(outputs)}"
+        text = f"if {call}({', '.join([*taken, *outputs])}): {refit}({passed})"
+        self.line(f"{text}  # {words or operation.type}", (operation, arguments))
         for name in [name for name, tensor in zip(outputs, operation.outputs, strict=True) if tensor.shape == ()]:
             self.line(f"{name} = {name}[()]")
 
-    def _entry(self, operation: Operation, kernel: Any) -> Any:
-        """Return the entry of a kernel: one that may be ended early, unless that could leave a write half done."""
+    def _call_of(self, operation: Operation, kernel: Any) -> Any:
+        """Return what calls a kernel: it may be ended early, unless that could leave a write half done."""
         planned = [self.printer.plan.get(tensor) for tensor in operation.outputs]
         writes = any(buffer is not None and buffer.variable is not None for buffer in planned)
         may_be_after_writes = self.printer.first_write is not None and self.function.is_called
         if writes or self.printer.has_begun_to_write or may_be_after_writes:
-            return kernel.entry
+            return kernel.call
         return kernel.endable
 
     def _print_together(
-        self, operation: Operation, op: HorizontallyFused, entry: str, arguments: Sequence[str], outputs: Sequence[str]
+        self, operation: Operation, op: HorizontallyFused, call: str, arguments: Sequence[str], outputs: Sequence[str]
     ) -> None:
-        """Print the call of a kernel that gets the operands of all members in one tuple."""
+        """Print the call of a kernel that gets what the members share, then the operands of all of them."""
         kernel, origin = self.printer.kernels[operation], (operation, arguments)
         shared, own, made = arguments[: len(op.shared)], arguments[len(op.shared) :], len(op.op.results)
         listed: list[str] = []
@@ -478,13 +477,9 @@ class Block:
             listed += own[member * len(op.own) : (member + 1) * len(op.own)]
             listed += outputs[member * made : (member + 1) * made]
         refit = self.printer.bind("refit", kernel.refit)
-        table, members = self.printer.bind("sizes", kernel.table), self.fresh("members")
-        self.line(f"{members} = ({', '.join(listed)},)", origin)
-        ids = ", ".join(f"id({name})" for name in (members, *shared))
         words = f"{op.count} times: {', '.join(op.op.step_names)}"
-        passed = f"{members}, ({', '.join(shared)}{',' if shared else ''})"
-        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {words}", origin)
-        self.line(f"del {members}")
+        passed = f"{_tuple(listed)}, {_tuple(shared)}"
+        self.line(f"if {call}({', '.join([*shared, *listed])}): {refit}({passed})  # {words}", origin)
 
     def _buffer(self, tensor: Symbol) -> str:
         """Return the expression for the place where a fused operation writes `tensor`."""
@@ -567,6 +562,11 @@ class Block:
     def inner(self, names: Mapping[Symbol, str]) -> Block:
         """Return a block inside this one, for a region whose parameters have `names`."""
         return Block(self.function, dict(names), self.depth + 1, self.loops)
+
+
+def _tuple(names: Sequence[str]) -> str:
+    """Return the expression of a tuple."""
+    return f"({', '.join(names)}{',' if names else ''})"
 
 
 def _worth_freeing(tensor: Symbol) -> bool:

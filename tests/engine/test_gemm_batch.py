@@ -42,9 +42,9 @@ def computed(op: Op, *arrays: Any) -> Any:
     kernel = bind_batch(symbol_of(output).operation)
     if kernel is None:
         return None
-    (kernel.entry,) = library.get([kernel.spec])
+    kernel.compiled()
     result = np.full(op.run(np, *map(np.zeros_like, arrays)).shape, np.nan, arrays[0].dtype)
-    if kernel.entry(kernel.table, *map(id, arrays), id(result)):
+    if kernel.call(*arrays, result):
         kernel.refit(arrays, (result,))
     return result
 
@@ -175,13 +175,13 @@ def test_layouts_may_change_from_call_to_call():
     inputs = [ab.placeholder(array.shape, array.dtype) for array in (a, b)]
     kernel = bind_batch(symbol_of(apply(BatchMatMul(), *inputs)).operation)
     assert kernel is not None
-    (kernel.entry,) = library.get([kernel.spec])
+    kernel.compiled()
     wider = np.concatenate([a, a], axis=-1)[..., :32]
     turned = np.ascontiguousarray(a.swapaxes(0, 1)).swapaxes(0, 1)
     backwards = np.ascontiguousarray(a[::-1])[::-1]
     for own in (wider, turned, wider, backwards, wider, turned, turned, a):
         result = np.full((6, 20, 24), np.nan, "float32")
-        if kernel.entry(kernel.table, id(own), id(b), id(result)):
+        if kernel.call(own, b, result):
             kernel.refit((own, b), (result,))
         np.testing.assert_allclose(result, a @ b, atol=1e-4)
 
@@ -261,10 +261,10 @@ def test_nothing_is_written_or_read_beyond_operands():
     inputs = [ab.placeholder((40, 5, 5)) for _ in range(2)]
     kernel = bind_batch(symbol_of(apply(BatchMatMul(), *inputs)).operation)
     assert kernel is not None
-    (kernel.entry,) = library.get([kernel.spec])
+    kernel.compiled()
     out = np.full(1100, np.nan, "float32")
     twice = [np.concatenate([array, array]) for array in (a, b)]
-    assert not kernel.entry(kernel.table, *map(id, twice), id(out[:1000].reshape(40, 5, 5)))
+    assert not kernel.call(*twice, out[:1000].reshape(40, 5, 5))
     np.testing.assert_allclose(out[:500].reshape(20, 5, 5), a @ b, atol=1e-5)
     assert np.all(np.isnan(out[1000:]))
 

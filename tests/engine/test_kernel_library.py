@@ -314,12 +314,13 @@ def _sum_kernel(terms: int) -> KernelSpec:
     return kernel_spec(Fused(terms, tuple(steps), (2 * terms - 2,)), [spec] * terms, [spec])
 
 
-def _run(entry: Any, spec: KernelSpec, terms: int) -> Any:
+def _run(address: int, spec: KernelSpec, terms: int) -> Any:
     kind = TensorSpec((64,), np.dtype("float32"))
     kernel = BoundKernel(spec, [kind] * terms, [kind], loop_numbers(spec, [kind] * terms, [kind]))
+    kernel.link(address)
     values = [np.full(64, k, "float32") for k in range(terms)]
     out = np.empty(64, "float32")
-    assert entry(kernel.table, *map(id, values), id(out)) == 0
+    assert not kernel.call(*values, out)
     return out
 
 
@@ -353,8 +354,8 @@ def test_kernels_of_several_modules_are_got_in_the_order_asked_for(tmp_path: Pat
         library = Library(tmp_path / folder)
         assert library.usable
         library.begin(specs[:begun])
-        for entry, spec, count in zip(library.get(specs), specs, counts, strict=True):
-            np.testing.assert_array_equal(_run(entry, spec, count), np.full(64, count * (count - 1) / 2, "float32"))
+        for address, spec, count in zip(library.get(specs), specs, counts, strict=True):
+            np.testing.assert_array_equal(_run(address, spec, count), np.full(64, count * (count - 1) / 2, "float32"))
     assert "anabranch compiler" in {name.partition("_")[0] for name in emitted}
 
 
@@ -364,9 +365,9 @@ def test_an_expected_kernel_is_compiled_by_another_thread(tmp_path: Path, emitte
     assert library.usable
     library.expect(spec)
     library.expect(spec)
-    (entry,) = library.get([spec])
+    (address,) = library.get([spec])
     library.expect(spec)
-    np.testing.assert_array_equal(_run(entry, spec, 3), np.full(64, 3, "float32"))
+    np.testing.assert_array_equal(_run(address, spec, 3), np.full(64, 3, "float32"))
     assert len([name for name in emitted if name.startswith("anabranch compiler")]) == len(emitted)
 
 
@@ -419,10 +420,12 @@ def test_functions_that_kernels_of_several_modules_call_are_compiled_once(
     assert library.usable
     emitted.clear()
     library.begin(specs[:begun])
-    for entry, spec in zip(library.get(specs), specs, strict=True):
+    for address, spec in zip(library.get(specs), specs, strict=True):
         out = np.zeros(2, "int64")
         kind = TensorSpec((2,), out.dtype)
-        assert entry(BoundKernel(spec, [], [kind], []).table, id(out)) == 0
+        kernel = BoundKernel(spec, [], [kind], [])
+        kernel.link(address)
+        assert not kernel.call(out)
         assert out.tolist() == [called.number for called in spec.calls] + [0] * (2 - len(spec.calls))
     assert len(emitted) == 4  # two functions, and a module of each effort
     assert all(name.startswith("anabranch compiler") for name in emitted)

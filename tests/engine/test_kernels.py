@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import itertools
 import os
 import pkgutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +66,7 @@ def bind(op: Fused, values: Sequence[Any], of: Library = library) -> tuple[Bound
     outputs = [spec for spec in op.infer(*inputs) if isinstance(spec, TensorSpec)]
     spec = kernel_spec(op, inputs, outputs)
     kernel = BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))
-    (kernel.entry,) = of.get([kernel.spec])
+    kernel.link(*of.get([kernel.spec]))
     return kernel, outputs
 
 
@@ -78,7 +80,7 @@ def buffers(specs: Sequence[TensorSpec]) -> list[Any]:
 
 def call(kernel: BoundKernel, values: Sequence[Any], outputs: Sequence[Any]) -> int:
     """Call a kernel as the printed code does, but for the refit: 0 if the kernel ran."""
-    return kernel.entry(kernel.table, *map(id, values), *map(id, outputs))
+    return kernel.call(*values, *outputs)
 
 
 def compute(op: Fused, *values: Any) -> list[Any]:
@@ -220,7 +222,7 @@ def test_equal_expressions_are_one_kernel():
     x = np.ones(3, "float32")
     first, second = (bind(chain(Log(), 1), [x])[0] for _ in range(2))
     assert first.spec == second.spec  # although it holds a NaN
-    assert first.entry is second.entry
+    assert first.address == second.address
 
 
 def test_equal_operations_share_a_kernel():
@@ -233,7 +235,7 @@ def test_equal_operations_share_a_kernel():
     bound = bind_kernels(fused)
     assert bound[fused[0]] is bound[fused[1]]
     assert bound[fused[2]] is not bound[fused[0]]  # sizes of its own, the same machine code
-    assert bound[fused[2]].entry is bound[fused[0]].entry
+    assert bound[fused[2]].address == bound[fused[0]].address
 
 
 def test_zero_constants_differ_by_sign():
@@ -304,9 +306,22 @@ def test_sizes_around_vectors(size: int):
     assert np.all(guarded[-4:] == 7)
 
 
+def test_a_function_holds_the_table_of_its_kernel():
+    x = np.linspace(-2, 2, 999).astype("float32")
+    kernel, outputs = bind(chain(Tanh(), 1), [x])
+    function, (out,) = kernel.call, buffers(outputs)
+    table = weakref.ref(kernel)
+    del kernel
+    gc.collect()
+    assert table() is None
+    assert function(x, out) is False
+    np.testing.assert_allclose(out, np.tanh(x), rtol=1e-6)
+    assert function(x.astype("float64"), out) is True
+
+
 def test_one_kernel_for_all_batch_sizes():
-    entries = [bind(chain(Tanh(), 1), [np.zeros((size, 6), "float32")])[0].entry for size in (2, 3, 100)]
-    assert entries[0] is entries[1] is entries[2]
+    entries = [bind(chain(Tanh(), 1), [np.zeros((size, 6), "float32")])[0].address for size in (2, 3, 100)]
+    assert entries[0] == entries[1] == entries[2]
 
 
 # --- operands that are not laid out as expected ---------------------------------------------------------------------
@@ -530,6 +545,7 @@ def test_unwritable_folder(tmp_path: Path):
 
 PROGRAM = """
 import sys
+import weakref
 import numpy as np
 import anabranch as ab
 x = ab.placeholder((3, 4), "float32", "x")

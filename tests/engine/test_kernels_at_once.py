@@ -68,7 +68,7 @@ def _kernels(build: Build, shapes: Sequence[tuple[int, ...]]) -> list[tuple[Any,
         step = prepared(build(*map(symbol_of, inputs)), inputs)
     found = kernels_of(step.operations, False).items()
     kept = [(o, k) for o, k in found if isinstance(k, BoundKernel) and scratch_of(k.spec)]
-    return [(o, k) for o, k in kept if vars(k)["_table"][-1] > 0]
+    return [(o, k) for o, k in kept if vars(k)["_memory"][-1] > 0]
 
 
 class _Caller:
@@ -81,13 +81,13 @@ class _Caller:
         self._inputs = [_values(spec, generator) for spec in specs]
         made = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
         self._made = [(_shape(spec), np.dtype(spec.dtype.name)) for spec in made]
-        count = 1 + len(specs) + len(made)
-        function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * count)  # it releases the lock
+        function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p)  # it releases the lock
         self._entry, self._table = function(kernel.address), kernel.table
 
     def call(self) -> list[bytes]:
         outputs = [np.full(shape, 7, dtype) for shape, dtype in self._made]
-        assert self._entry(self._table, *map(id, self._inputs), *map(id, outputs)) == 0
+        objects = [*map(id, self._inputs), *map(id, outputs)]
+        assert self._entry(self._table, (ctypes.c_size_t * len(objects))(*objects)) == 0
         return [output.tobytes() for output in outputs]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..host import threads
 from ..llvm.entry import KernelWithEntry, Operand, open_table_layout, print_open_entry
 from ..llvm.library import library
 from .kernel_specs import native_dtype
@@ -52,13 +53,13 @@ class AnySizes:
         self._dtypes = [native_dtype(dtype) for dtype in dtypes]
         known = [id(np.ndarray), *map(id, self._dtypes)]
         assert len(known) == len(open_table_layout(spec.operands))
-        self._table = np.array(known, "int64")
-        self._address = self._table.ctypes.data
-        self._entry: Any = None
+        self._memory = np.array([0, *known], "int64")
+        self._call: Any = None
         library.expect(spec)
 
     def __call__(self, *arrays: Any) -> bool:
         """Run the kernel, and return whether it did its work; otherwise its output counts for nothing."""
-        if self._entry is None:
-            (self._entry,) = library.get([self._spec])
-        return not self._entry(self._address, *map(id, arrays))
+        if self._call is None:
+            (self._memory[0],) = library.get([self._spec])
+            self._call, _ = threads.kernel_functions(self._memory)
+        return not self._call(*arrays)

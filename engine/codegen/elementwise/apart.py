@@ -16,7 +16,6 @@ import numpy as np
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
 from ..expression.llvm import KernelSpec
-from ..llvm.library import library
 from .kernel_specs import KernelTable, aligned, kernel_spec, loop_numbers, loops_of, static_shape
 from .open_sizes import BoundedCache, Shape, Shapes, pattern_of
 
@@ -46,9 +45,7 @@ class KernelsApart:
         found = self._bound[shapes, strides, out[0].shape]
         if found is None:
             return False
-        if found.entry is None:
-            (found.entry,) = library.get([found.spec])
-        return not found.entry(found.table, *map(id, values), *map(id, out))
+        return not found.compiled().call(*values, *out)
 
     def _bind(self, key: tuple[Shapes, Shapes, Shape]) -> KernelTable | None:
         shapes, strides, shape = key

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,6 @@ class BoundKernel(KernelTable):
     """A kernel with the sizes for which it is called.
 
     Attributes:
-        endable: `entry` for calls that may be ended early (`Library.endable`), in a kernel of a program.
         input_count: how many of the operation's inputs it takes, the first ones.
 
     Args:
@@ -49,12 +47,6 @@ class BoundKernel(KernelTable):
         super().__init__(spec, inputs, outputs, numbers, strides)
         self.input_count = len(inputs)
         self._dtypes = [native_dtype(operand.dtype) for operand in (*inputs, *outputs)]
-        self.endable: Any = None
-
-    def compiled(self) -> Self:
-        """Return this kernel, with its code compiled."""
-        (self.entry,) = library.get([self.spec])
-        return self
 
     def resized(self, shapes: Sequence[Shape], numbers: Sequence[int]) -> BoundKernel:
         """Return the same kernel for operands of other sizes, all of them contiguous.
@@ -64,11 +56,11 @@ class BoundKernel(KernelTable):
             numbers: what its code reads, as for the kernel itself.
         """
         found: BoundKernel = object.__new__(type(self))
-        found.__dict__.update(self.__dict__ | {"address": self.address})  # which is known by then
+        found.__dict__.update(self.__dict__)
         head = self._head.copy()
         for place, position, axis in self._sizes:
             head[place] = shapes[position][axis]
-        found._write(head, numbers)
+        found._write(head, numbers, self.address)
         return found
 
     @cached_property
@@ -76,11 +68,6 @@ class BoundKernel(KernelTable):
         """The places of sizes in the table, each with its operand and axis."""
         layout = enumerate(table_layout(self.spec.operands))
         return [(place, position, axis) for place, (kind, position, axis) in layout if kind == "dim"]
-
-    @cached_property
-    def address(self) -> int:
-        """The address of the compiled function, for native code that calls it; it is compiled by then."""
-        return ctypes.cast(self.entry, ctypes.c_void_p).value or 0
 
     @staticmethod
     def lay_out(target: Any, value: Any) -> None:
@@ -110,7 +97,7 @@ class BoundKernel(KernelTable):
             value if fits(value, dtype) and value.flags.writeable else np.empty(np.shape(value), dtype)
             for value, dtype in zip(outputs, self._dtypes[count:], strict=True)
         ]
-        if self.entry(self.table, *map(id, found), *map(id, results)):
+        if self.call(*found, *results):
             raise misfit((*operands, *outputs))
         for output, result in zip(outputs, results, strict=True):
             if output is not result:
@@ -161,9 +148,7 @@ class FusedKernel(BoundKernel):
         kernel = known.kernel
         if kernel is None or known.calls < _READS:
             return None
-        if kernel.entry is None:
-            (kernel.entry,) = library.get([kernel.spec])
-        return kernel
+        return kernel.compiled()
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call the kernel for operands of these strides; what that can't read, either, is copied as ever."""
@@ -174,7 +159,7 @@ class FusedKernel(BoundKernel):
                 value if operand.is_strided or operand.rank is None else fitted(value, dtype)
                 for value, operand, dtype in zip(operands, kernel.spec.operands, self._dtypes, strict=False)
             ]
-            if not kernel.entry(kernel.table, *map(id, given), *map(id, outputs)):
+            if not kernel.call(*given, *outputs):
                 if any(value is not other for value, other in zip(operands, given, strict=True)):
                     refits.note()
                 return

@@ -1,6 +1,6 @@
 """Kernels that compute one expression over several sets of operands, each of sizes of its own: `HorizontallyFused`.
 
-The operands of all members come in one tuple. The entry looks at each of its items and notes where their data begin;
+The operands of all members follow what they share. The entry looks at each of them and notes where their data begin;
 then threads share the elements of all members, as if these lay one after the other.
 """
 
@@ -27,20 +27,19 @@ from ..llvm.entry import (
     DESCRIPTOR_OFFSET,
     DIMENSIONS_OFFSET,
     FLAGS_OFFSET,
-    ITEMS_OFFSET,
     RANK_OFFSET,
     TYPE_OFFSET,
     WRITEABLE,
     KernelWithEntry,
     Operand,
+    begin_entry,
 )
 from .bound import BoundKernel, fitted, misfit
 from .kernel_specs import fits, kernel_spec, native_dtype, specs_of
 
 _GRANULE = 1024  # elements
 _HEAD = ("array", "count", "parts", "rows", "slots")  # the numbers at the start of a table, see `_table`
-_SLOT = ("type", "rank", "flags", "sizes")  # what is known of an item of the tuple
-_OBJECT = Operand("i64", None)
+_SLOT = ("type", "rank", "flags", "sizes")  # what is known of an item, which is an operand of a member
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,8 @@ class TogetherKernel(KernelWithEntry):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        return (_OBJECT,) * (1 + len(self.shared))
+        """The operands that are given once; those of the members follow them."""
+        return tuple([self.body.operands[k] for k in self.shared])
 
     number_count = 0
 
@@ -87,10 +87,7 @@ class BoundTogether(BoundKernel):
         self._together = spec
         self._shared = [native_dtype(each.dtype) for each in shared]
         self._dtypes = [native_dtype(each.dtype) for each in members]
-        self._table = np.array(_table(spec, self._shared, members), "int64")
-        self.table = self._table.ctypes.data
-        self.entry: Any = None
-        self.endable: Any = None
+        self._write(_table(spec, self._shared, members), ())
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call again with contiguous operands of the very dtypes; they were refused as they are.
@@ -115,8 +112,7 @@ class BoundTogether(BoundKernel):
                 items.append(np.empty(np.shape(value), dtype))
                 copies.append((value, items[-1]))
         shared = [dtype.type(value) for value, dtype in zip(outputs, self._shared, strict=True)]
-        members = tuple(items)
-        if self.entry(self.table, id(members), *map(id, shared)):
+        if self.call(*shared, *items):
             raise misfit((*operands, *outputs))
         for value, made in copies:
             value[...] = made
@@ -148,7 +144,7 @@ def _table(spec: TogetherKernel, shared: Sequence[Any], members: Sequence[Tensor
     """Return the values of the table, in order.
 
     `_HEAD`; the types of what is shared; where each member begins in the row of all elements, and where that ends; for
-    each item of the tuple what is in `_SLOT`; the shapes of the items.
+    each item what is in `_SLOT`; the shapes of the items.
     """
     own, operands = spec.own, spec.body.operands
     count = len(members) // len(own)
@@ -177,14 +173,13 @@ def _table(spec: TogetherKernel, shared: Sequence[Any], members: Sequence[Tensor
 
 def _print_find(kernel: TogetherKernel, name: str) -> str:
     """Write down where the data of each item begin; behind them, how many of the items are not what they should be."""
-    code = FunctionBuilder(f"{name}_find", ["ptr %table", "i64 %tuple", "ptr %data"])
+    code = FunctionBuilder(f"{name}_find", ["ptr %table", "ptr %items", "ptr %data"])
     count = code.mul(code.load("i64", "%table", _HEAD.index("count")), len(kernel.own))
     first = code.load("i64", "%table", _HEAD.index("slots"))
-    items = code.let(f"inttoptr i64 {code.add('%tuple', ITEMS_OFFSET)} to ptr")
     good = code.slot("i64")
     code.line(f"store i64 0, ptr {good}")
     with code.loop(0, count) as number:
-        item = code.load("i64", items, number)
+        item = code.load("i64", "%items", number)
         slot = code.add(first, code.mul(number, len(_SLOT)))
         kind, rank, flags, sizes = (code.load("i64", "%table", code.add(slot, field)) for field in range(len(_SLOT)))
         is_scalar = code.compare("slt", rank, 0)
@@ -258,13 +253,13 @@ def _print_part(kernel: TogetherKernel, name: str) -> str:
 def _print_entry(kernel: TogetherKernel, name: str) -> str:
     """Print the function that is called: it finds the data, checks what is shared, and runs all parts."""
     shared = range(len(kernel.shared))
-    parameters = ", ".join(["i64 %table", "i64 %tuple", *[f"i64 %o{k}" for k in shared]])
-    lines = [f"define i32 @{name}({parameters}) {{", "  %t = inttoptr i64 %table to ptr"]
+    lines = begin_entry(name, len(shared))
     lines.append(f"  %p_count = getelementptr i64, ptr %t, i64 {_HEAD.index('count')}")
     lines += ["  %members = load i64, ptr %p_count", f"  %count = mul i64 %members, {len(kernel.own)}"]
     lines += ["  %places = add i64 %count, 1", "  %data = alloca i64, i64 %places, align 8"]
     lines.append(f"  %record = alloca [{2 + len(shared)} x i64], align 8")
-    lines.append(f"  call void @{name}_find(ptr %t, i64 %tuple, ptr %data)")
+    lines.append(f"  %items = getelementptr i64, ptr %objects, i64 {len(shared)}")
+    lines.append(f"  call void @{name}_find(ptr %t, ptr %items, ptr %data)")
     lines += ["  %p_bad = getelementptr i64, ptr %data, i64 %count", "  %bad = load i64, ptr %p_bad"]
     lines.append("  %ok = icmp eq i64 %bad, 0")
     result = "%ok"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from ..expression.builder import ExpressionBuilder
 from ..expression.expression import Expression, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
 from ..expression.llvm import KernelSpec, divide
+from ..host import threads
 from ..llvm.entry import Kernel, Operand, table_layout
+from ..llvm.library import library
 
 Shape = tuple[int, ...]
 MANY = 64  # what an unknown dimension is taken for
@@ -29,7 +31,11 @@ class KernelTable:
     """A kernel, and the table of sizes and numbers with which it is called.
 
     Attributes:
-        entry: the compiled function: ``entry(table, id(a), ..., id(out), ...)``, which returns 0 if it ran.
+        call: the compiled function: ``call(a, ..., out, ...)``, which returns False if it ran.
+        endable: `call` for calls that may be ended early (`host.lock`): a deadline, a closed session or an interrupt
+            makes such a call raise. Nobody may read afterwards what it was to write: neither a variable, nor an array
+            that is used again.
+        address: that of the compiled entry, for native code that calls it; 0 until there is one.
         table: the address of what it compares its operands with, and of the numbers that it reads.
 
     Args:
@@ -51,12 +57,27 @@ class KernelTable:
         assert len(numbers) == spec.number_count
         self.spec = spec
         self._write(_table(spec.operands, [*inputs, *outputs], strides), numbers)
-        self.entry: Any = None
 
-    def _write(self, head: list[int], numbers: Sequence[int]) -> None:
+    def _write(self, head: list[int], numbers: Sequence[int], address: int = 0) -> None:
         self._head = head
-        self._table = np.array([*head, *numbers], "int64")
-        self.table = self._table.ctypes.data
+        self._memory = np.array([0, *head, *numbers], "int64")
+        self.table = self._memory.ctypes.data + self._memory.itemsize
+        self.call: Any = None
+        self.endable: Any = None
+        self.link(address)
+
+    def link(self, address: int) -> None:
+        """Have calls run the compiled entry at an address."""
+        self.address = address
+        if address:
+            self._memory[0] = address
+            self.call, self.endable = threads.kernel_functions(self._memory)
+
+    def compiled(self) -> Self:
+        """Return this kernel, with its code compiled."""
+        if not self.address:
+            self.link(*library.get([self.spec]))
+        return self
 
 
 @cache

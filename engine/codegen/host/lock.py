@@ -9,10 +9,10 @@ A kernel has no estimate of its time: the thread that has called it reads a cloc
 (`anabranch_release_lock`), and while it waits for those of others. Only that thread's outermost job takes the lock
 again, so nobody who waits for the lock keeps others waiting for parts.
 
-A kernel that was called by its entry for endable calls (`llvm.entry`) may be ended early. Without the lock, its caller
+A kernel whose call is endable (`llvm.builtin_functions.CALLS`) may be ended early. Without the lock, its caller
 looks every 50 ms: it takes the lock for as long as a function in Python takes that handles signals and raises if the
 step has to end. Once that has raised, no part is begun any more, in this job and in later ones of the same call. The
-error stays set in the interpreter, so ctypes raises it where the kernel returns. Its results are then unfinished.
+error stays set in the interpreter, so the call of the kernel raises it. Its results are then unfinished.
 
 The caller of a kernel holds its operands, so that they stay where they are. A thread that forks waits until no kernel
 is without the lock (`anabranch_settle`): so no part of a kernel is half done in the child process. From then until the

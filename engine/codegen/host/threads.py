@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from ...common.deadlines import requests
 from ...queues.stops import check_stop
-from ..llvm import subnormals
+from ..llvm import builtin_functions, subnormals
 from ..llvm.compiler import Effort
 from . import lock, scratch
 
@@ -67,6 +67,7 @@ class _Pool:
     def __init__(self) -> None:
         self.engine: Any = None
         self.count = 1
+        self.calls: list[int] = []  # the addresses of the functions by which Python calls kernels
         self._looks = 0  # how often a thread looks for work before it sleeps
         self._rate = 0.0  # of the clock that kernels read; 0: they hold the lock
         self._patience = lock.PATIENCE
@@ -83,6 +84,7 @@ class _Pool:
             self.engine = library.load(f"{SYMBOL} {text}", lambda: text, effort=Effort.PRINTED)
             for name in (SYMBOL, *_OFFERED):
                 library.offer(name, self.engine.get_function_address(name))
+            self.calls = [self.engine.get_function_address(name) for name in builtin_functions.CALLS]
             if "anabranch_prepare_lock" in text:
                 self._prepare_lock()
             self._spawn()
@@ -114,10 +116,11 @@ class _Pool:
         self.count = wanted_threads() if library.offer_system(_NEEDED) else 1
         library.offer_python(scratch.ALLOCATING)
         has_lock = library.offer_system(lock.system_names(library.host))
-        library.offer_python(lock.PYTHON)
+        library.offer_python((*lock.PYTHON, *builtin_functions.PYTHON))
         sharing = _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
         own = scratch.MODULE + subnormals.print_functions(library.host)
-        return own + (lock.module(library.host) if has_lock else lock.WITHOUT) + sharing + _PARALLEL
+        own += lock.module(library.host) if has_lock else lock.WITHOUT
+        return own + sharing + _PARALLEL + builtin_functions.print_functions()
 
     def _spawn(self) -> None:
         if self.count == 1:
@@ -182,6 +185,15 @@ def prepare(library: Loader) -> None:
 def start(library: Loader) -> None:
     """Make sure that kernels of `library` find the threads."""
     _pool.start(library)
+
+
+def kernel_functions(memory: Any) -> list[Callable[..., bool]]:
+    """Return the functions that call a kernel; the second one is for calls that may be ended early.
+
+    Args:
+        memory: int64: the address of the kernel's entry, then its table.
+    """
+    return [builtin_functions.kernel_function(memory, address) for address in _pool.calls]
 
 
 def thread_count() -> int:

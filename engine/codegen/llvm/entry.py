@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ...common.quick_dataclass import dataclass
-from ..host import lock, scratch
+from ..host import scratch
 from .builder import BYTES
 from .compiler import Effort
 
@@ -134,7 +134,7 @@ class KernelWithEntry:
     """A kernel that has an entry of its own instead of the usual one."""
 
     def print_entry(self, name: str) -> str:
-        """Print the IR of ``i32 @{name}(i64 %table, i64 ...)``, which takes each operand's object by its address."""
+        """Print the IR of ``i32 @{name}(i64 %table, ptr %objects)``: these are the addresses of operands' objects."""
         raise NotImplementedError
 
 
@@ -154,38 +154,26 @@ def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
 
 
 def print_kernel(kernel: Kernel, name: str) -> str:
-    """Print the LLVM IR of a kernel and its entries: the usual one, and one for calls that may be ended (`endable`)."""
+    """Print the LLVM IR of a kernel and its entry."""
     entry = kernel.print_entry(name) if isinstance(kernel, KernelWithEntry) else _print_entry(kernel, name)
-    return kernel.print_run(name) + entry + _print_endable(name, entry)
+    return kernel.print_run(name) + entry
 
 
-def endable(name: str) -> str:
-    """Return the name of a kernel's entry for calls that may be ended early; see `host.lock`.
-
-    Nobody may read afterwards what such a call was to write: neither a variable, nor an array that is used again.
-    """
-    return f"{name}_endable"
-
-
-def _print_endable(name: str, entry: str) -> str:
-    """Print the entry for calls that may be ended, which has the parameters of the usual one."""
-    start = f"define i32 @{name}("
-    line = next(line for line in entry.splitlines() if line.startswith(start))
-    parameters = line.removeprefix(start).partition(")")[0]
-    lines = [f"define i32 @{endable(name)}({parameters}) {{", f"  call void @{lock.BEGIN_ENDABLE}()"]
-    lines.append(f"  %code = call i32 @{name}({parameters}) noinline")
-    return "\n".join([*lines, f"  call void @{lock.END_ENDABLE}()", "  ret i32 %code\n}\n"])
+def begin_entry(name: str, count: int) -> list[str]:
+    """Return the first lines of an entry of so many operands: the table is ``%t``, the objects are ``%o{k}``."""
+    lines = [f"define i32 @{name}(i64 %table, ptr %objects) {{", "  %t = inttoptr i64 %table to ptr"]
+    for k in range(count):
+        lines.append(f"  %object_{k} = getelementptr i64, ptr %objects, i64 {k}")
+        lines.append(f"  %o{k} = load i64, ptr %object_{k}")
+    return lines
 
 
 def _print_entry(kernel: Kernel, name: str) -> str:
-    lines: list[str] = []
     operands = kernel.operands
-    parameters = ", ".join(f"i64 %o{k}" for k in range(len(operands)))
-    lines.append(f"define i32 @{name}(i64 %table, {parameters}) {{")
+    lines = begin_entry(name, len(operands))
     places = scratch_of(kernel)
     lines += [f"  %own = alloca [{kernel.number_count} x i64]"] if places else []
     layout = table_layout(operands)
-    lines.append("  %t = inttoptr i64 %table to ptr")
     for position, entry in enumerate(layout):
         label = "_".join(map(str, entry))
         lines.append(f"  %p_{label} = getelementptr i64, ptr %t, i64 {position}")
@@ -233,8 +221,7 @@ def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
     `is_strided` are its strides, in bytes. Behind all it puts another number than 0 if it could not do its work: the
     entry returns that.
     """
-    lines = [f"define i32 @{name}(i64 %table, {', '.join(f'i64 %o{k}' for k in range(len(operands)))}) {{"]
-    lines.append("  %t = inttoptr i64 %table to ptr")
+    lines = begin_entry(name, len(operands))
     for position, (kind, operand) in enumerate(open_table_layout(operands)):
         lines.append(f"  %p_{kind}_{operand} = getelementptr i64, ptr %t, i64 {position}")
         lines.append(f"  %{kind}_{operand}_0 = load i64, ptr %p_{kind}_{operand}")

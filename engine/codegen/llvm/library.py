@@ -22,6 +22,7 @@ from ...common.logs import DEBUG, INFO, log, names_dumped
 from ..expression.llvm import declarations
 from ..host import threads
 from . import entry
+from .builtin_functions import entry_of
 from .compiler import Compiler, Effort
 from .entry import Kernel
 from .linker import NotLinkedError, UnknownSymbolsError, can_link, link, may_execute
@@ -78,8 +79,7 @@ class Library:
     def __init__(self, folder: Path | None = None) -> None:
         self.quick = os.environ.get(_SWITCH) == "quick"
         self._files = ObjectFiles(folder)
-        self._loaded: dict[bool, dict[Kernel, Any]] = {False: {}, True: {}}  # callable entries, by `quick`
-        self._endable: dict[int, Any] = {}  # entries for calls that may be ended, by the usual ones, which live as long
+        self._loaded: dict[bool, dict[Kernel, int]] = {False: {}, True: {}}  # the addresses of entries, by `quick`
         self._offered: set[entry.Functions] = set()
         self._begun: list[list[Kernel]] = []  # modules of kernels that are being compiled
         self._coming: dict[str, Future[bytes]] = {}  # object code that is being compiled
@@ -119,51 +119,43 @@ class Library:
         return "+f16c" in self.host or "aarch64" in self.host or "arm64" in self.host
 
     @property
-    def _functions(self) -> dict[Kernel, Any]:
+    def _entries(self) -> dict[Kernel, int]:
         return self._loaded[self.quick]
 
     def _named(self, key: str) -> str:
         """Return the name of the file with the object code of a module."""
         return self._files.name(f"{self.host} quick" if self.quick else self.host, key)
 
-    def get(self, specs: Sequence[Kernel]) -> list[Any]:
-        """Return callable entries for `specs`; those that are new are compiled together."""
+    def get(self, specs: Sequence[Kernel]) -> list[int]:
+        """Return the addresses of the entries of `specs`; those that are new are compiled together."""
         begun, self._begun = self._begun, []
         coming = {spec for group in begun for spec in group}
-        missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions and spec not in coming]
+        missing = [spec for spec in dict.fromkeys(specs) if spec not in self._entries and spec not in coming]
         groups = [*begun, *modules_of(missing)]
         if len(groups) > 1 or entry.functions_of(missing):
             self._prepare(groups)
         for group in groups:
             self._compile(group)
-        return [self._functions[spec] for spec in specs]
-
-    def endable(self, function: Any) -> Any:
-        """Return the entry of the same kernel as an entry that `get` gave, for calls that may be ended early.
-
-        A deadline, a closed session or an interrupt makes such a call raise. Its results are then unfinished.
-        """
-        return self._endable.get(id(function), function)
+        return [self._entries[spec] for spec in specs]
 
     def begin(self, specs: Sequence[Kernel]) -> None:
         """Compile those of `specs` that are new in another thread; `get` will be asked for them."""
         begun = {spec for group in self._begun for spec in group}
-        missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions and spec not in begun]
+        missing = [spec for spec in dict.fromkeys(specs) if spec not in self._entries and spec not in begun]
         if missing:
             groups = modules_of(missing)
             self._begun += groups
             self._prepare(groups)
 
-    def printed(self, entries: Mapping[str, Any]) -> dict[str, str]:
-        """Return the LLVM IR of those of `entries`, by name, that are compiled kernels."""
-        known = {id(function): spec for spec, function in self._functions.items()}
-        known |= {id(self.endable(function)): spec for spec, function in self._functions.items()}
-        found = {name: known.get(id(value)) for name, value in entries.items()}
+    def printed(self, functions: Mapping[str, Any]) -> dict[str, str]:
+        """Return the LLVM IR of those of `functions`, by name, that call compiled kernels."""
+        known = {address: spec for spec, address in self._entries.items()}
+        found = {name: known.get(entry_of(value)) for name, value in functions.items()}
         return {name: entry.print_kernel(spec, name) for name, spec in found.items() if spec is not None}
 
     def expect(self, spec: Kernel) -> None:
         """Compile a kernel in another thread, if it is new; `get` may be asked for it alone, while a program runs."""
-        if spec not in self._functions:
+        if spec not in self._entries:
             self._prepare([[spec]])
 
     def _prepare(self, groups: Sequence[Sequence[Kernel]]) -> None:
@@ -315,10 +307,7 @@ class Library:
             self._offer_functions(functions)
         engine = self.load(repr(specs), lambda: _print_all(specs), entry.effort_of(specs[0]))
         for number, spec in enumerate(specs):
-            signature = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + len(spec.operands)))
-            name = f"kernel_{number}"
-            function = self._functions[spec] = signature(engine.get_function_address(name))
-            self._endable[id(function)] = signature(engine.get_function_address(entry.endable(name)))
+            self._entries[spec] = engine.get_function_address(f"kernel_{number}")
 
     def _emit(self, name: str, text: str, effort: Effort) -> bytes:
         """Compile a module and keep its object code."""

@@ -316,7 +316,7 @@ class OpenProductThen:
         if begun is None:
             return self._one_after_the_other(values)
         kernel, results = begun
-        if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
+        if kernel.call(*values, *results):
             kernel.refit(values, results)
         return results if self._op.keeps else results[0]
 

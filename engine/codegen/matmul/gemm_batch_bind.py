@@ -54,11 +54,11 @@ class BoundBatch(BoundKernel):
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call again with operands that were refused as they are: in place where a kernel does that, else copied."""
         latest = self._latest  # operands mostly have the strides of the call before
-        if latest is not None and not latest.entry(latest.table, *map(id, operands), *map(id, outputs)):
+        if latest is not None and not latest.call(*operands, *outputs):
             return
         strides = tuple([value.strides for value in operands if is_plain_array(value)])
         kernel = self._latest = self._apart[strides]
-        if kernel is None or kernel.entry(kernel.table, *map(id, operands), *map(id, outputs)):
+        if kernel is None or kernel.call(*operands, *outputs):
             super().refit(operands, outputs)
 
     def _bind_apart(self, strides: tuple[Shape, ...]) -> BoundKernel | None:

@@ -53,7 +53,7 @@ class OpenProduct:
         if begun is None:
             return self._op.run(np, a, b)
         kernel, (result,) = begun
-        if kernel.entry(kernel.table, id(a), id(b), id(result)):
+        if kernel.call(a, b, result):
             return self._op.run(np, a, b)
         return result
 
@@ -163,7 +163,7 @@ class OpenPackedProduct:
     def __call__(self, a: Any, *others: Any) -> Any:
         """Return the product of a matrix and the packed one, and what is added to it."""
         kernel, (result,) = self.begin(a, *others)
-        if kernel.entry(kernel.table, id(a), *map(id, others), id(result)):
+        if kernel.call(a, *others, result):
             kernel.refit((a, *others), (result,))
         return result
 

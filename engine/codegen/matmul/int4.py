@@ -113,7 +113,7 @@ class OpenInt4Product:
         for start in range(0, rows, most):
             own, target = x[start : start + most], result[start : start + most]
             kernel = self._known[len(own), block]
-            if kernel.entry(kernel.table, *map(id, (own, packed, scale, zero, target))):
+            if kernel.call(own, packed, scale, zero, target):
                 kernel.refit((own, packed, scale, zero), (target,))
         return result
 

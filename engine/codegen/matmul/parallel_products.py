@@ -24,7 +24,7 @@ from ..llvm.tasks import print_parallel
 from .gemm_code import ProductBuilder
 
 _MOST_OPERANDS = 12  # and results, of one product
-_FIELDS = ("entry", "refused", "count", "table")  # of a call, then the addresses of operands and results
+_FIELDS = ("entry", "refused", "table")  # of a call, then the addresses of operands and results
 _WIDTH = len(_FIELDS) + _MOST_OPERANDS
 
 Result = tuple[Any, ...] | None
@@ -79,7 +79,7 @@ class Member:
             return (found,) if self._is_single else found
         begun = self.begin(*values)
         results = () if begun is None else begun.results
-        if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
+        if kernel.call(*values, *results):
             kernel.refit(values, results)
         return results
 
@@ -112,7 +112,7 @@ def _call(begun: Begun | None, values: Sequence[Any]) -> list[int]:
     assert begun is not None
     addresses = [*map(id, values), *map(id, begun.results)]
     padding = [0] * (_MOST_OPERANDS - len(addresses))
-    return [begun.kernel.address, 0, len(addresses), begun.kernel.table, *addresses, *padding]
+    return [begun.kernel.address, 0, begun.kernel.table, *addresses, *padding]
 
 
 @cache
@@ -126,14 +126,11 @@ def _text() -> str:
     """Compute ``void @run_products(calls, count)``: each call is a part."""
     code = ProductBuilder("run_call", ["ptr %context", "i64 %part"])
     first = code.mul("%part", _WIDTH)
-    values = [code.load("i64", "%context", code.add(first, k)) for k in range(_WIDTH)]
-    entry, _, count, table = values[: len(_FIELDS)]
-    for number in range(1, _MOST_OPERANDS + 1):
-        passed = [table, *values[len(_FIELDS) : len(_FIELDS) + number]]
-        with code.when(code.compare("eq", count, number)):
-            function = code.let(f"inttoptr i64 {entry} to ptr")
-            answer = code.let(f"call i32 {function}({', '.join(f'i64 {value}' for value in passed)})")
-            code.store("i64", code.let(f"zext i32 {answer} to i64"), "%context", code.add(first, 1))
+    places = [code.add(first, k) for k in range(len(_FIELDS) + 1)]
+    entry, table = code.load("ptr", "%context", places[0]), code.load("i64", "%context", places[2])
+    objects = code.at("i64", "%context", places[3])
+    refused = code.let(f"call i32 {entry}(i64 {table}, ptr {objects})")
+    code.store("i64", code.let(f"zext i32 {refused} to i64"), "%context", places[1])
     start = ProductBuilder("run_products", ["ptr %calls", "i64 %count"], linkage="")
     print_parallel(start, "run_call", "%calls", "%count")
     return code.text() + start.text()

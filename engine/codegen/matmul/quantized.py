@@ -132,7 +132,7 @@ class OpenQuantizedProduct:
         if kernel is None:
             return self._op.run(np, x, *others)
         result = np.empty((len(x), self._columns), np.float32)
-        if kernel.entry(kernel.table, id(x), *map(id, others), id(result)):
+        if kernel.call(x, *others, result):
             kernel.refit((x, *others), (result,))
         return result
 
