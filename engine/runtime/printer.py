@@ -435,11 +435,11 @@ class Block:
             run = printer.bind(f"run_{operation.op.type_name}", kernel)
             self._assign(operation, f"{run}({', '.join(arguments)})", arguments)
             return
-        buffers = [self._buffer(tensor) for tensor in operation.outputs]
+        buffers = [self._buffer(tensor, kernel) for tensor in operation.outputs]
         outputs = [self.output_name(tensor) for tensor in operation.outputs]
         for name, buffer in zip(outputs, buffers, strict=True):
             self.line(f"{name} = {buffer}", (operation, arguments))
-        fresh = [t for t, text in zip(operation.outputs, buffers, strict=True) if text.startswith("np.empty(")]
+        fresh = [t for t, text in zip(operation.outputs, buffers, strict=True) if text.startswith("empty_")]
         for operand, result in laid_out_first(operation, fresh).items():
             lay_out = printer.bind("lay_out", kernel.lay_out)
             self.line(f"{lay_out}({self.names[result]}, {self.names[operand]})", (operation, arguments))
@@ -481,7 +481,7 @@ class Block:
         passed = f"{_tuple(listed)}, {_tuple(shared)}"
         self.line(f"if {call}({', '.join([*shared, *listed])}): {refit}({passed})  # {words}", origin)
 
-    def _buffer(self, tensor: Symbol) -> str:
+    def _buffer(self, tensor: Symbol, kernel: Any) -> str:
         """Return the expression for the place where a fused operation writes `tensor`."""
         slot = self._slot(tensor)
         if slot is not None:
@@ -491,8 +491,8 @@ class Block:
             return f"{self.printer.bind(planned.variable.name, planned.variable)}._value"
         if planned is not None and planned.operand is not None:
             return self.names[planned.operand]
-        dtype = name_of(tensor.dtype)
-        return f"np.empty({tensor.shape}, {self.printer.bind(dtype, np.dtype(dtype))})"
+        name = "_".join(["empty", name_of(tensor.dtype), *map(str, tensor.shape or ())])
+        return f"{self.printer.bind(name, kernel.empty(tensor.shape, tensor.dtype))}()"
 
     def _slot(self, tensor: Symbol) -> str | None:
         """Return the expression for the place where a result is gathered, if it may be written there at once."""

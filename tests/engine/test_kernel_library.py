@@ -118,8 +118,8 @@ def test_functions_of_another_llvmlite_are_not_called(compiler: Compiler) -> Non
 def test_objects_of_another_layout_turn_kernels_off_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a version of Python that is not known yet: 3.14 moved the items of tuples."""
-    monkeypatch.setattr(entry_module, "ITEMS_OFFSET", entry_module.ITEMS_OFFSET + 8)
+    """As on a version of Python or NumPy that is not known yet."""
+    monkeypatch.setattr(entry_module, "DATA_OFFSET", entry_module.DATA_OFFSET + 8)
     library = Library(tmp_path)
     with pytest.warns(RuntimeWarning, match=r"No kernels are compiled, since Python 3.* NumPy .* another way"):
         assert not library.usable
@@ -287,11 +287,16 @@ def test_a_function_for_later_is_compiled_by_another_thread_and_loaded_by_its_fi
     loads: list[str] = []
     load = Library.load
     monkeypatch.setattr(Library, "load", lambda self, key, *rest: loads.append(key) or load(self, key, *rest))
-    function, number = library.later("count", lambda: COUNT, "count"), ctypes.c_int64(5)
+    function = library.later("count", lambda: COUNT, "count")
     assert "count" not in loads
-    for expected in (6, 7, 8):
-        function.call(ctypes.addressof(number))
-        assert number.value == expected
+    for number in (5, np.int64(6), 7):
+        assert function.run(number) == number + 1
+    array = np.array([7, 0])
+    assert function.run(array) == array.ctypes.data + 1
+    with pytest.raises(TypeError, match="integer"):
+        function.run("7")
+    with pytest.raises(OverflowError):
+        function.run(1 << 63)
     assert loads.count("count") == 1
     assert {name.partition("_")[0] for name in emitted} == {"anabranch compiler"}
 

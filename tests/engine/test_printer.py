@@ -224,7 +224,7 @@ def test_kernels_and_variables():
         explain([y, write.operation]),
         """
         def step(x):
-            relu = np.empty((2, 3), float32)
+            relu = empty_float32_2_3()
             if kernel(x, c, c_2, relu): refit((x, c, c_2,), (relu,))  # multiply, add, relu
             bessel_i = run_bessel_i(relu)
             del relu

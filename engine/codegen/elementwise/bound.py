@@ -16,6 +16,7 @@ from ...common.logs import DEBUG, is_logged, log
 from ...common.machine_profile import machine_profile
 from ...graph.op import Op, is_plain_array
 from ...graph.spec import TensorSpec
+from ..host.numpy_interface import empty_function
 from ..host.refits import refits
 from ..llvm.entry import Kernel, table_layout
 from ..llvm.library import library
@@ -68,6 +69,11 @@ class BoundKernel(KernelTable):
         """The places of sizes in the table, each with its operand and axis."""
         layout = enumerate(table_layout(self.spec.operands))
         return [(place, position, axis) for place, (kind, position, axis) in layout if kind == "dim"]
+
+    @staticmethod
+    def empty(shape: Shape, dtype: Any) -> Callable[[], Any]:
+        """Return what makes arrays for results."""
+        return empty_function(shape, native_dtype(dtype))
 
     @staticmethod
     def lay_out(target: Any, value: Any) -> None:

@@ -59,7 +59,7 @@ def copied_by_squares(value: Any, dtype: Any, target: Any = None) -> Any:
         return None
     made = np.empty(value.shape, dtype) if target is None else target
     tasks = _TASKS if value.size >= 2 * machine_profile().parallel_elements else 1
-    copier.run(value.ctypes.data, made.ctypes.data, *numbers, tasks)
+    copier.run(value, made, *numbers, tasks)
     return made
 
 

@@ -57,9 +57,9 @@ def compiled(
     return library.later(f"{name} {element}", text, name, effort)
 
 
-def is_left(run: LaterFunction, fields: Sequence[int]) -> bool:
-    """Call a compiled function with numbers, and a 0 behind them; return whether it has left the work to NumPy."""
-    return run.run(*fields, 0)[-1] != 0
+def is_left(run: LaterFunction, fields: Sequence[Any]) -> bool:
+    """Call a compiled function with arrays and numbers, and a 0; return whether it has left the work to NumPy."""
+    return run.run(*fields, 0) != 0
 
 
 def cell(code: Builder, row: Size, column: Size) -> Size:

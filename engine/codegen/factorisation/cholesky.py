@@ -70,10 +70,10 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
             return op.run(np, x)
         out = np.empty(x.shape, dtype)
         if size <= MOST:
-            arrays = x.ctypes.data, out.ctypes.data
+            arrays = x, out
             return op.run(np, x) if run_stack("factors", element, print_factor, arrays, (size, size, count)) else out
         memory = own_memory(of_row * size)
-        fields = [x.ctypes.data, out.ctypes.data, size, count, memory.ctypes.data, *products]
+        fields = [x, out, size, count, memory, *products]
         return op.run(np, x) if is_left(run, fields) else out
 
     return cholesky

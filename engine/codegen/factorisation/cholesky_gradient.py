@@ -70,13 +70,13 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
             return op.run(np, lower, cotangent)
         size = lower.shape[-1]
         out = np.empty(lower.shape, dtype)
-        arrays = [array.ctypes.data for array in (lower, cotangent, out)]
+        arrays = lower, cotangent, out
         count = out.size // (size * size)
         if size <= MOST and count > 1:
             is_done = not run_stack("gradients", element, print_gradient, arrays, (size, size, count))
             return out if is_done else op.run(np, lower, cotangent)
         memory = own_memory((of_row * size + of_parts) * dtype.itemsize)
-        fields = [*arrays, size, count, memory.ctypes.data, *products]
+        fields = [*arrays, size, count, memory, *products]
         return op.run(np, lower, cotangent) if is_left(run, fields) else out
 
     return gradient

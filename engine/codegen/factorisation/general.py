@@ -123,8 +123,7 @@ def _small(name: str, body: Printer, x: Any, shape: tuple[int, ...], right: Any 
     size, out = x.shape[-1], np.empty(shape)
     arrays = [fitted(each, _WIDE) for each in (x, right) if each is not None]
     sizes = size, 1 if right is None else right.shape[-1], x.size // (size * size)
-    addresses = [array.ctypes.data for array in (*arrays, out)]
-    return None if run_stack(name, "double", body, addresses, sizes) else out
+    return None if run_stack(name, "double", body, (*arrays, out), sizes) else out
 
 
 def _large_pivots(x: Any) -> Any:

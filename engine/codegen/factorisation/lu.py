@@ -50,9 +50,8 @@ def factors_of(x: Any, dtype: Any) -> tuple[Any, Any, Any] | None:
     out = np.empty(x.shape, dtype)
     pivots, order = (np.empty((*batch, size), np.int32) for size in (steps, rows))
     memory = own_memory(BLOCK * (rows + columns) * dtype.itemsize)
-    addresses = [array.ctypes.data for array in (x, out, pivots, order)]
     product = gemm.product_address(dtype.name)
-    fields = [*addresses, rows, columns, count, memory.ctypes.data, product]
+    fields = [x, out, pivots, order, rows, columns, count, memory, product]
     return None if is_left(run, fields) else (out, pivots, order)
 
 
@@ -79,7 +78,7 @@ def _small_factors(x: Any, dtype: Any) -> tuple[Any, Any, Any] | None:
     *batch, size, _ = x.shape
     count = x.size // (size * size)
     out, found = np.empty(x.shape, dtype), np.empty((count, size), dtype)
-    arrays = x.ctypes.data, found.ctypes.data, out.ctypes.data
+    arrays = x, found, out
     if run_stack("lu_factors", gemm.ELEMENTS[dtype.name], print_factors, arrays, (size, 1, count)):
         return None
     pivots = found.astype(np.int32)

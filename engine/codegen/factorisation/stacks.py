@@ -11,6 +11,7 @@ After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), chapters
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ...common.quick_dataclass import dataclass
 from ..expression.llvm import divide
@@ -41,7 +42,7 @@ def run_stack(
     name: str,
     element: str,
     body: Printer,
-    arrays: Sequence[int],
+    arrays: Sequence[Any],
     sizes: tuple[int, int, int],
 ) -> bool:
     """Run a function over a stack; return whether it has left the work to NumPy.
@@ -52,7 +53,7 @@ def run_stack(
         name: of the function.
         element: the LLVM type of elements.
         body: prints what is done with a group.
-        arrays: the addresses of up to two stacks that are read, and of one that is written.
+        arrays: up to two stacks that are read, and one that is written, row by row in memory.
         sizes: the rows of matrices, the columns of the second stack and of the result, and how many there are.
     """
     size, columns, count = sizes

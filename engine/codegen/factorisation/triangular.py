@@ -60,7 +60,7 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
         count = x.size // (size * columns)
         if a.ndim > 2 and count > 1 and size <= MOST and columns < lanes:
             given = fitted(b if b.shape == x.shape else np.broadcast_to(b, x.shape), dtype)
-            arrays = matrices.ctypes.data, given.ctypes.data, x.ctypes.data
+            arrays = matrices, given, x
             is_done = not run_stack(
                 f"solutions_{''.join(str(int(flag)) for flag in flags)}", element, small, arrays, (size, columns, count)
             )
@@ -84,7 +84,7 @@ def substitute_in_place(a: Any, x: Any, dtype: Any, flags: tuple[bool, bool, boo
     run = compiled("triangular", gemm.ELEMENTS[dtype.name], (print_substitution, _print_one, _print_all))
     memory = own_memory((BLOCK + 1) * size * dtype.itemsize)
     sizes = [size, columns, x.size // (size * columns), 0 if a.ndim == 2 else size * size, *map(int, flags)]
-    return is_left(run, [a.ctypes.data, x.ctypes.data, *sizes, memory.ctypes.data, gemm.product_address(dtype.name)])
+    return is_left(run, [a, x, *sizes, memory, gemm.product_address(dtype.name)])
 
 
 # --- code -----------------------------------------------------------------------------------------------------------

@@ -112,8 +112,7 @@ def _run(run: LaterFunction, source: Any, columns: Columns, out: Any, work: int)
     ids, pieces = (columns.positions, 0) if columns.pieces is None else (columns.pieces, len(columns.pieces))
     step = source.shape[-1] if source.flags.c_contiguous else source.strides[0] // source.itemsize
     parts = 1 if work < machine_profile().parallel_row_elements else min(_PARTS, rows)
-    addresses = source.ctypes.data, ids.ctypes.data, out.ctypes.data
-    run.run(*addresses, rows, step, count, out.shape[-1], pieces, parts)
+    run.run(source, ids, out, rows, step, count, out.shape[-1], pieces, parts)
 
 
 # --- code -----------------------------------------------------------------------------------------------------------

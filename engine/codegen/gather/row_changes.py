@@ -27,7 +27,7 @@ from ..llvm.tasks import begin_entry, begin_task, print_parallel, print_share
 
 _AHEAD = 8  # rows
 _PARTS = 8
-_HEAD = ("positions", "count", "size", "width", "parts", "failed")  # the addresses of the operands follow
+_HEAD = ("positions", "count", "size", "width", "parts")  # the addresses of the operands follow, and if it has failed
 
 
 def update_runner(operation: Operation) -> Callable[..., Any] | None:
@@ -51,22 +51,21 @@ def update_runner(operation: Operation) -> Callable[..., Any] | None:
         wholes = [own_memory(variable) for variable in op.variables]
         shape = wholes[0].shape
         arrays = (places.shape[0], *shape[1:])
-        addresses: list[int] = [whole.ctypes.data for whole in wholes]
+        operands: list[Any] = [*wholes]
         good = fits(places, dtype) and all(whole.shape == shape for whole in wholes)
         good = good and all(fits(whole, kind) for whole, kind in zip(wholes, dtypes, strict=False))
         for spec, value, kind in zip(given[count:], others, dtypes[count:], strict=True):
             if spec.shape:
                 good = good and fits(value, kind) and value.shape == arrays
-                addresses.append(value.ctypes.data if good else 0)
+                operands.append(value)
             else:
                 good = good and type(value) is kind.type
-                addresses.append(id(value) + DATA_OFFSET)
+                operands.append(id(value) + DATA_OFFSET)
         if not good:
             return op.write_in_place(places, *others)
         width = math.prod(shape[1:])
         parts = max(1, min(_PARTS, places.size * width // machine_profile().row_change_elements))
-        numbers = run.run(places.ctypes.data, places.size, shape[0], width, parts, 0, *addresses)
-        if numbers[len(_HEAD) - 1]:
+        if run.run(places, places.size, shape[0], width, parts, *operands, 0):
             return op.write_in_place(places, *others)
         return tuple(wholes) if count > 1 else wholes[0]
 
@@ -84,12 +83,12 @@ def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
     """
 
     def text() -> str:
-        return spec.print_body("change") + _print_task(spec, count, index) + _print_entry(index)
+        return spec.print_body("change") + _print_task(spec, count, index) + _print_entry(len(spec.inputs), index)
 
     return library.later(f"row_changes {index} {count} {spec!r}", text, "row_changes")
 
 
-def _print_entry(index: str) -> str:
+def _print_entry(operands: int, index: str) -> str:
     """Print the function that is called: it looks at the positions, and then runs all parts."""
     code, fields = begin_entry("row_changes", _HEAD)
     positions, size, outside = fields.address("positions"), fields["size"], code.slot("i64")
@@ -98,7 +97,7 @@ def _print_entry(index: str) -> str:
         wrong = code.compare("uge", code.load_integer(index, positions, number), size)
         code.line(f"store i64 {_either(code, wrong, outside)}, ptr {outside}")
     failed = code.let(f"load i64, ptr {outside}")
-    code.store("i64", failed, "%numbers", _HEAD.index("failed"))
+    code.store("i64", failed, "%numbers", len(_HEAD) + operands)
     with code.when(code.compare("eq", failed, 0)):
         print_parallel(code, "row_changes_task", "%numbers", fields["parts"])
     return code.text()

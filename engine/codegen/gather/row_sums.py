@@ -85,8 +85,7 @@ def _add(run: LaterFunction, whole: Any, positions: Any, rows: Any, repeats: int
     count, width = len(positions), math.prod(whole.shape[1:])
     parts = 1 if count * width < machine_profile().parallel_row_elements else _PARTS
     lists, factor = np.empty((parts, count), np.int64), np.array(scale, whole.dtype)
-    addresses = [whole.ctypes.data, positions.ctypes.data, rows.ctypes.data]
-    run.run(*addresses, count, width, parts, lists.ctypes.data, repeats, factor.ctypes.data)
+    run.run(whole, positions, rows, count, width, parts, lists, repeats, factor)
 
 
 def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
@@ -130,9 +129,8 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
         out = np.empty((count, *table.shape[1:]), dtype)
         width = math.prod(table.shape[1:])
         parts = 1 if count * terms * width < machine_profile().parallel_row_elements else max(1, min(2 * _PARTS, count))
-        addresses = [table.ctypes.data, ids.ctypes.data, out.ctypes.data]
-        numbers = run.run(*addresses, count, terms, len(table), width, parts, 0)
-        return op.run(np, table, ids) if numbers[-1] else out
+        is_left = run.run(table, ids, out, count, terms, len(table), width, parts, 0)
+        return op.run(np, table, ids) if is_left else out
 
     return sum_of_rows
 

@@ -143,13 +143,12 @@ def write_runner(operation: Operation) -> Runner | None:
         fits = is_plain(positions) and is_plain(rows) and positions.dtype == dtype and rows.dtype == whole.dtype
         if not fits or rows.shape != positions.shape + target.shape[1:]:
             return op.write_in_place(positions, rows)
-        addresses = target.ctypes.data, positions.ctypes.data, rows.ctypes.data
         # Of rows named twice the last one counts: only rows that are known to differ are written side by side.
         is_small = rows.size < machine_profile().parallel_row_elements
         is_serial = is_small or not (positions[1:] > positions[:-1]).all() or positions[0] < 0
         parts = 1 if is_serial else _PARTS
-        numbers = run.run(*addresses, positions.size, len(target), width, parts, 0)
-        return op.write_in_place(positions, rows) if numbers[-1] else whole
+        is_left = run.run(target, positions, rows, positions.size, len(target), width, parts, 0)
+        return op.write_in_place(positions, rows) if is_left else whole
 
     return write
 
@@ -217,8 +216,7 @@ def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> A
         return added_rows([rows], ids, shape)
     out = np.empty(shape, rows.dtype)
     parts = 1 if rows.size < machine_profile().parallel_row_elements else max(1, min(_PARTS, width // _LINE))
-    addresses = out.ctypes.data, ids.ctypes.data, rows.ctypes.data
-    run.run(*addresses, len(ids), len(out), width, parts, 0)
+    run.run(out, ids, rows, len(ids), len(out), width, parts, 0)
     return out
 
 

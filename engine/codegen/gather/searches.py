@@ -45,8 +45,7 @@ def search_runner(operation: Operation) -> Callable[..., Any] | None:
         out = np.empty(given.shape, np.int32)
         tasks = _TASKS if given.size >= machine_profile().parallel_elements // 8 else 1
         rounds = (sequence.size - 1).bit_length()
-        addresses = given.ctypes.data, given.size, out.ctypes.data
-        run.run(sequence.ctypes.data, sequence.size, rounds, *addresses, tasks)
+        run.run(sequence, sequence.size, rounds, given, given.size, out, tasks)
         return out
 
     return search_sorted

@@ -49,9 +49,8 @@ def added_rows(parts: Sequence[Any], ids: Any, shape: tuple[int, ...]) -> Any:
     tasks = _TASKS if ids.size * width > machine_profile().parallel_elements else 1
     places = np.array([(part.ctypes.data, len(part)) for part in parts], np.int64)
     order, starts = np.empty(len(ids) + 1, np.int64), np.empty(len(out) + 2, np.int64)
-    arrays = places.ctypes.data, len(parts), ids.ctypes.data, len(ids), order.ctypes.data, starts.ctypes.data
     run = _function("sum", f"i{8 * ids.dtype.itemsize}", ELEMENTS[out.dtype.name])
-    run.run(*arrays, out.ctypes.data, len(out), width, tasks)
+    run.run(places, len(parts), ids, len(ids), order, starts, out, len(out), width, tasks)
     return out
 
 
@@ -100,8 +99,7 @@ def gather_runner(operation: Operation) -> Runner | None:
             return op.run(np, rows, ids)
         out = np.empty((len(ids), *rows.shape[1:]), element)
         tasks = _TASKS if out.size > machine_profile().parallel_elements else 1
-        arrays = rows.ctypes.data, ids.ctypes.data, len(ids), out.ctypes.data
-        run.run(*arrays, len(rows), width, tasks)
+        run.run(rows, ids, len(ids), out, len(rows), width, tasks)
         return out
 
     return gather_segments

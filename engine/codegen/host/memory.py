@@ -19,6 +19,7 @@ from typing import Any
 
 from ..llvm.compiler import Effort
 from ..llvm.library import library
+from .numpy_interface import numpy_function
 
 _SMALLEST = 1 << 15  # bytes: what is smaller comes from memory that C's allocator keeps itself
 _MOST_KEPT = 1 << 29  # if no step has used more
@@ -26,7 +27,7 @@ _MOST_IN_ALL = 11 << 27  # used and kept together: a step that needs more keeps 
 _ALWAYS_KEPT = 1 << 25
 _SIZES_BITS = 3  # a block is larger than what it holds by an eighth at most; what is not touched takes no memory
 _TRIMMED = 1 << 26  # bytes handed to C's free after which that is asked to hand them to the system
-_SET_HANDLER = 304  # in the table of NumPy's C functions
+_SET_HANDLER = 304  # in the table of NumPy's C interface
 _NEEDED = ("malloc", "calloc", "realloc", "free", "posix_memalign", "madvise", "sched_yield", "memset")
 _CAPSULE_NAME = b"mem_handler"
 
@@ -92,7 +93,7 @@ class _Allocator:
         self._kept = ctypes.CFUNCTYPE(ctypes.c_size_t)(engine.get_function_address("anabranch_kept"))
         self._flush = ctypes.CFUNCTYPE(None)(engine.get_function_address("anabranch_flush"))
         self._unlock = ctypes.CFUNCTYPE(None)(engine.get_function_address("anabranch_unlock"))
-        self._set = _numpy_function(_SET_HANDLER, ctypes.py_object, ctypes.py_object)
+        self._set = numpy_function(_SET_HANDLER, ctypes.py_object, ctypes.py_object)
         new_capsule = ctypes.pythonapi.PyCapsule_New
         new_capsule.restype = ctypes.py_object
         new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -142,16 +143,6 @@ def kept_bytes() -> int:
 def release_memory() -> None:
     """Give the memory that is kept back to the system."""
     _allocator.clear()
-
-
-def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
-    """Return a function of NumPy's C interface."""
-    from numpy._core import multiarray
-
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    table: Any = ctypes.cast(pointer_of(multiarray._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
-    return ctypes.PYFUNCTYPE(result, *arguments)(table[number])
 
 
 # Free blocks of a size are a list: each holds the address of the next. The lists stand in a table by size, found by

@@ -67,7 +67,7 @@ class _Pool:
     def __init__(self) -> None:
         self.engine: Any = None
         self.count = 1
-        self.calls: list[int] = []  # the addresses of the functions by which Python calls kernels
+        self.addresses: dict[str, int] = {}  # of what built-in functions run
         self._looks = 0  # how often a thread looks for work before it sleeps
         self._rate = 0.0  # of the clock that kernels read; 0: they hold the lock
         self._patience = lock.PATIENCE
@@ -84,7 +84,8 @@ class _Pool:
             self.engine = library.load(f"{SYMBOL} {text}", lambda: text, effort=Effort.PRINTED)
             for name in (SYMBOL, *_OFFERED):
                 library.offer(name, self.engine.get_function_address(name))
-            self.calls = [self.engine.get_function_address(name) for name in builtin_functions.CALLS]
+            names = builtin_functions.FUNCTIONS
+            self.addresses = {name: self.engine.get_function_address(name) for name in names}
             if "anabranch_prepare_lock" in text:
                 self._prepare_lock()
             self._spawn()
@@ -193,7 +194,12 @@ def kernel_functions(memory: Any) -> list[Callable[..., bool]]:
     Args:
         memory: int64: the address of the kernel's entry, then its table.
     """
-    return [builtin_functions.kernel_function(memory, address) for address in _pool.calls]
+    return [builtin_function(name, memory) for name in builtin_functions.CALLS]
+
+
+def builtin_function(name: str, memory: Any) -> Callable[..., Any]:
+    """Return one of `builtin_functions.FUNCTIONS`, bound to memory."""
+    return builtin_functions.bound(_pool.addresses[name], memory)
 
 
 def thread_count() -> int:

@@ -22,7 +22,7 @@ from ...common.logs import DEBUG, INFO, log, names_dumped
 from ..expression.llvm import declarations
 from ..host import threads
 from . import entry
-from .builtin_functions import entry_of
+from .builtin_functions import RUN, entry_of
 from .compiler import Compiler, Effort
 from .entry import Kernel
 from .linker import NotLinkedError, UnknownSymbolsError, can_link, link, may_execute
@@ -42,28 +42,23 @@ _symbols: dict[str, int] = {}  # the functions that were offered, in all librari
 
 
 class LaterFunction:
-    """A compiled function of an address, which is loaded when it is called first and compiled meanwhile.
+    """A compiled function of the address of numbers, which is loaded when it is called first and compiled meanwhile.
 
     Attributes:
-        call: the function.
+        run: calls the function with integers, and arrays of which it gets the addresses of the data; returns the last
+            number, which the function may have changed.
 
     Args:
-        load: gives the loaded function.
+        load: gives the address of the loaded function.
     """
 
-    def __init__(self, load: Callable[[], Callable[[int], None]]) -> None:
+    def __init__(self, load: Callable[[], int]) -> None:
         self._load = load
-        self.call: Callable[[int], None] = self._first
+        self.run: Callable[..., int] = self._first
 
-    def run(self, *numbers: int) -> Any:
-        """Call the function with the address of some numbers; return these, of which it may have changed some."""
-        given = (ctypes.c_int64 * len(numbers))(*numbers)
-        self.call(ctypes.addressof(given))
-        return given
-
-    def _first(self, address: int) -> None:
-        self.call = self._load()
-        self.call(address)
+    def _first(self, *fields: Any) -> int:
+        self.run = threads.builtin_function(RUN, np.array([self._load(), id(np.ndarray)], "int64"))
+        return self.run(*fields)
 
 
 class Library:
@@ -207,7 +202,7 @@ class Library:
         self._coming[name] = self._workers.submit(self._emit, name, text(), self._at_most(effort))
 
     def later(self, key: str, text: Callable[[], str], name: str, effort: Effort = Effort.FULL) -> LaterFunction:
-        """Return the function called `name` of a module, which takes an address; it need not be compiled yet.
+        """Return the function called `name` of a module, of the address of numbers; it need not be compiled yet.
 
         Args:
             key, text, effort: as for `load`.
@@ -215,8 +210,8 @@ class Library:
         """
         self.prepare(key, text, effort)
 
-        def load() -> Callable[[int], None]:
-            return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(self.load(key, text, effort).get_function_address(name))
+        def load() -> int:
+            return int(self.load(key, text, effort).get_function_address(name))
 
         return LaterFunction(load)
 
@@ -397,7 +392,6 @@ def _layout_is_known() -> bool:
     """Test whether NumPy's objects hold their fields where the kernels look for them."""
     array = np.arange(6, dtype="float32").reshape(2, 3)
     scalar = np.float32(2.5)
-    pair = (scalar, array)
 
     def read(address: int, kind: Any) -> Any:
         return kind.from_address(address).value
@@ -414,7 +408,6 @@ def _layout_is_known() -> bool:
         and read(at + entry.FLAGS_OFFSET, ctypes.c_int) == array.flags.num
         and read(id(scalar) + entry.TYPE_OFFSET, ctypes.c_size_t) == id(np.float32)
         and read(id(scalar) + entry.DATA_OFFSET, ctypes.c_float) == 2.5
-        and read(id(pair) + entry.ITEMS_OFFSET + 8, ctypes.c_size_t) == at
     )
 
 

@@ -18,7 +18,6 @@ from ...graph.graph import Operation
 from ...graph.operation import op_of
 from ...ops.arrays.shape_arguments import fill_shape
 from ...ops.math.bits import element_count, half_threshold
-from ...ops.random.keys import key_words
 from ...ops.random.samplers import RandomKeep, RandomNormal, RandomUniform
 from ..llvm.builder import Builder, FunctionBuilder
 from ..llvm.library import LaterFunction, library
@@ -69,9 +68,8 @@ def _drawn(run: LaterFunction, key: Any, count: int, least: int = 0, scale: int 
     """Return `count` float32 that a function makes of the half words of a key; `scale` is given by its bits."""
     out = np.empty(count, "float32")
     if count:
-        words = key_words(key)
         parts = 1 if count < machine_profile().parallel_row_elements else _PARTS
-        run.run(out.ctypes.data, count, int(words[0]), int(words[1]), least, scale, parts)
+        run.run(out, count, *np.asarray(key, "int64").tolist(), least, scale, parts)
     return out
 
 

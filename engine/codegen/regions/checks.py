@@ -10,7 +10,6 @@ from ..llvm.entry import (
     DESCRIPTOR_OFFSET,
     DIMENSIONS_OFFSET,
     FLAGS_OFFSET,
-    ITEMS_OFFSET,
     RANK_OFFSET,
     TYPE_OFFSET,
 )
@@ -38,7 +37,7 @@ class Operand:
 class Checks:
     """Lines that check operands one after the other, and give names to their contents.
 
-    The operands are the items of a tuple, whose address is ``%operands``. Of operand k, ``%dk`` is the address of the
+    The addresses of the operands begin at ``%operands``. Of operand k, ``%dk`` is the address of the
     data, ``%rowsk`` the number of rows where that is open, and ``%xk`` the value of a scalar.
     """
 
@@ -51,7 +50,7 @@ class Checks:
         self._lines += [
             f"  %pt{position} = getelementptr i64, ptr %table_p, i64 {position + 1}",
             f"  %t{position} = load i64, ptr %pt{position}",
-            f"  %po{position} = getelementptr i64, ptr %items, i64 {position}",
+            f"  %po{position} = getelementptr i64, ptr %operands, i64 {position}",
             f"  %o{position} = load i64, ptr %po{position}",
         ]
         if operand.shape is None:
@@ -101,8 +100,6 @@ class Checks:
         lines = [
             "  %table_p = inttoptr i64 %table to ptr",
             "  %array = load i64, ptr %table_p",
-            f"  %items_at = add i64 %operands, {ITEMS_OFFSET}",
-            "  %items = inttoptr i64 %items_at to ptr",
         ]
         return [*lines, *self._lines]
 

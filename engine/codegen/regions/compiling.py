@@ -422,7 +422,7 @@ class _Planner:
         lines = [
             *self.checks.globals_text(),
             *function.helpers_text(),
-            "define i32 @NAME(i64 %table, i64 %operands) {",
+            "define i32 @NAME(i64 %table, ptr %operands) {",
             *function.slots,
             *self.context.pieces.slots(),
             *self._with_frame(self.checks.text()),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -17,6 +16,9 @@ from ...graph.tensor import Symbol
 from ...ops.containers.array_value import ArrayValue
 from ...ops.random.keys import SeedGenerator
 from ...queues.stops import check_stop
+from ..host import threads
+from ..host.numpy_interface import empty_function
+from ..llvm.builtin_functions import REGION
 from .checks import Operand
 from .compiling import FIRST_SIZE, FREE, NEEDED, REQUESTS, TRIPS, WRITTEN, HeldValue, Plan
 from .ragged import RaggedArray, rows_and_ends, rows_of
@@ -41,7 +43,7 @@ class NativeRegion:
         plan: the region, printed.
         seconds: about how long it takes, infinity where that depends on the data.
         is_free: whether it runs without the interpreter's lock, so that other threads of Python run beside it.
-        entry: the compiled function, once there is one.
+        entry: calls the compiled function with the operands, once there is one; returns how that has ended.
         gives_trips: whether the trip count is among the results.
         output_types: the shape and dtype of each result that is an array or a scalar.
         scalar_types: the dtypes of scalar variables that are written.
@@ -68,6 +70,7 @@ class NativeRegion:
             (operand.shape, operand.dtype) for operand in operands[first : first + len(outputs)]
         ]
         self._gives_arrays = any(shape for shape, _ in self.output_types)
+        self._makers: list[Callable[[], Any] | None] = []
         self._plain: list[Any] = [held.resource for held in plan.variables if not held.is_made]
         made = [held.resource for held in plan.variables if held.is_made]
         self._copied: list[Any] = [resource for resource in made if isinstance(resource, Variable)]
@@ -85,10 +88,15 @@ class NativeRegion:
         self._is_array = [not isinstance(tensor.spec, TensorSpec) for tensor in plan.outputs]
         self._room_of = {room.result: number for number, room in enumerate(rooms)}
         types = [id(operand.dtype.type) if operand.shape is None else id(operand.dtype) for operand in operands]
-        self._table = np.array([id(np.ndarray), *types], "int64")
-        self._at = self._table.ctypes.data
+        self._memory = np.array([0, id(np.ndarray), *types], "int64")
         self._places: list[_Places] = []  # kept from call to call; as many as threads were in calls at once
         self._capacities = [_FIRST_CAPACITY] * len(rooms)
+
+    def link(self, address: int) -> None:
+        """Have calls run the compiled function at an address; errors of Python come through."""
+        self._memory[0] = address
+        self.entry = threads.builtin_function(REGION, self._memory)
+        self._makers = [empty_function(shape, dtype) if shape else None for shape, dtype in self.output_types]
 
     def __call__(self, stats: Any, *values: Any) -> tuple[Any, ...] | None:
         given = self._given(values)
@@ -105,8 +113,7 @@ class NativeRegion:
                 return None
             counts[NEEDED] = FREE if self.is_free else 0
             parts = [part for room in rooms for part in room]
-            operands = (*given, *held, *outputs, *places.scalars, counts, places.arena, *parts)
-            code = self.entry(self._at, id(operands))
+            code = self.entry(*given, *held, *outputs, *places.scalars, counts, places.arena, *parts)
             if code == _RAN:
                 if (self._written or self._changed) and not self._note_written(held, places):
                     return None  # another thread has drawn keys meanwhile
@@ -126,8 +133,7 @@ class NativeRegion:
 
     def _new_outputs(self, places: _Places) -> list[Any]:
         """Make memory for results: arrays are given away, scalars are copied from memory that is used again."""
-        pairs = zip(self.output_types, places.outputs, strict=True)
-        return [np.empty(shape, dtype) if shape else own for (shape, dtype), own in pairs]
+        return [own if make is None else make() for make, own in zip(self._makers, places.outputs, strict=True)]
 
     def _note_written(self, held: Sequence[Any], places: _Places) -> bool:
         """Give variables and generators the values that are not in their own memory.
@@ -324,16 +330,12 @@ def _fitted(value: Any, operand: Any) -> Any:
     return fitted if fitted.flags.aligned and fitted.dtype is operand.dtype else fitted.astype(operand.dtype, copy=True)
 
 
-# The type of entries: they take the table and a tuple. They hold Python's lock, and Python's errors come through.
-_ENTRY = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
-
-
 def free_text(name: str) -> str:
     """Return the entry of region `name` that releases Python's lock while it runs."""
     return f"""
-define i32 @{name}_free(i64 %table, i64 %operands) {{
+define i32 @{name}_free(i64 %table, ptr %operands) {{
   %thread = call ptr @PyEval_SaveThread()
-  %code = call i32 @{name}(i64 %table, i64 %operands) noinline
+  %code = call i32 @{name}(i64 %table, ptr %operands) noinline
   call void @PyEval_RestoreThread(ptr %thread)
   ret i32 %code
 }}
@@ -343,5 +345,4 @@ define i32 @{name}_free(i64 %table, i64 %operands) {{
 def entries(plans: Sequence[NativeRegion], compiled: Any, names: Sequence[str]) -> None:
     """Give regions their compiled functions."""
     for region, name in zip(plans, names, strict=True):
-        address = compiled.get_function_address(f"{name}_free" if region.is_free else name)
-        region.entry = _ENTRY(address)
+        region.link(compiled.get_function_address(f"{name}_free" if region.is_free else name))
