@@ -28,7 +28,7 @@ from .expression.builder import ExpressionBuilder
 from .expression.expression import UnsupportedError, memory_type
 from .llvm.library import library
 from .matmul import gemm
-from .matmul.gemm_bind import layout_for, may_be_large
+from .matmul.gemm_bind import layout_for
 from .natives import Runner, bind_native, calls_products
 
 
@@ -136,14 +136,9 @@ def begin_products(graph: Graph) -> None:
     """
     if not gemm.is_available() or gemm.is_compiled("float32"):
         return
-    if any(isinstance(operation.op, MatMul) and _is_large(operation) for operation in all_operations(graph.operations)):
+    products = [each for each in all_operations(graph.operations) if isinstance(each.op, MatMul)]
+    if any(name_of(operation.outputs[0].dtype) == "float32" for operation in products):
         gemm.prepare("float32")
-
-
-def _is_large(operation: Operation) -> bool:
-    """Test whether a product may be worth a kernel in float32."""
-    specs = specs_of(operation.inputs)
-    return name_of(operation.outputs[0].dtype) == "float32" and may_be_large(*specs)
 
 
 def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel | Runner]:

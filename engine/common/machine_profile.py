@@ -58,7 +58,7 @@ class MachineProfile:
         parallel_elements: that are moved or compared, worth several threads.
         parallel_row_elements: of rows that are gathered or added up, worth several threads.
         row_change_elements: of rows that are changed in place, for each part.
-        reduction_elements: of a single reduction, or elementwise operation, that is worth several threads.
+        single_elements: of an elementwise operation by itself that is worth several threads.
         saved_elements: that several threads compute in the time of one call from Python.
 
         kernel_elements: times operations, from which a kernel for sizes seen at run time is faster than NumPy.
@@ -119,7 +119,7 @@ class MachineProfile:
     parallel_elements: int = 1 << 15
     parallel_row_elements: int = 1 << 14
     row_change_elements: int = 1 << 12
-    reduction_elements: int = 1 << 16
+    single_elements: int = 1 << 16
     saved_elements: int = 10_000
 
     kernel_elements: int = 1 << 14

@@ -179,7 +179,7 @@ class ZerosOfShape(Op):
         return TensorSpec(self.shape, self.dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return as_scalar_or_array(xp.zeros(tuple(int(dim) for dim in inputs[0]), self.dtype))
+        return as_scalar_or_array(xp.zeros(inputs[0].tolist(), self.dtype))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,)

@@ -39,7 +39,7 @@ _SCALED = (  # by what waking a thread of kernels takes
         "parallel_elements",
         "parallel_row_elements",
         "row_change_elements",
-        "reduction_elements",
+        "single_elements",
     ),
 )
 

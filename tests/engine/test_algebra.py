@@ -166,6 +166,18 @@ def test_small_powers_of_floats_are_products_unless_every_bit_is_to_stay(exponen
     np.testing.assert_array_equal(np.signbit(found), np.signbit(expected) | np.isnan(expected) & np.signbit(found))
 
 
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod"])
+def test_reductions_over_no_axis_are_their_operand_unless_every_bit_is_to_stay(name: str):
+    x, y = ab.placeholder((), F, "x"), ab.placeholder((3,), INT, "y")
+    targets = [getattr(ops, name)(x), getattr(ops, name)(x, keepdims=True), getattr(ops, name)(y, axis=())]
+    is_widened = name in ("sum", "mean", "prod")  # of int8, to another dtype
+    assert sum(types_of(targets, [x, y]).values()) >= 2
+    assert sum(types_of(targets, [x, y], exact=False).values()) == is_widened
+    agree(targets, {x: np.float32(-0.0), y: np.array([3, -4, 0], INT)})
+    found = Program(x.graph, targets, [x, y])(np.float32(-0.0), np.array([3, -4, 0], INT))
+    assert [np.asarray(value).tolist() for value in found] == [0.0, 0.0, [3, -4, 0]]
+
+
 def test_products_by_repeated_ones():
     """The gradient of a sum repeats a one, of many elements without making a constant of them."""
     x, row, n = (
@@ -482,6 +494,7 @@ def test_every_rule_has_a_name_of_its_own():
     assert {rule.name for rule in rules if not rule.is_exact} == {
         "single rows put in their places",
         "powers of floats by roots and quotients",
+        "reductions over no axis",
         "small powers of floats as products",
         "sums of transposes",
         "transposes of products",

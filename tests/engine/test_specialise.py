@@ -230,6 +230,7 @@ def test_a_program_that_failed_is_not_kept():
 IMPOSSIBLE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": lambda x, y: x + y,
     "matmul": lambda x, y: ops.matmul(ops.expand_dims(x, 0), ops.expand_dims(y, 1))[0],
+    "large matmul": lambda x, y: ops.matmul(ops.outer(np.ones(600, "f4"), x), ops.outer(y, np.ones(600, "f4")))[0, :2],
     "reshape": lambda x, y: ops.reshape(x, (5,)),
     "element": lambda x, y: ops.expand_dims(x[5], 0),
     "concatenate": lambda x, y: ops.concatenate([ops.expand_dims(x, 0), ops.expand_dims(y, 0)])[0],

@@ -27,7 +27,7 @@ _NUMBERS = ("rows", "parts", "total")  # before the elements that a row takes fr
 
 
 def bind_concatenate(operation: Operation) -> BoundKernel | None:
-    """Return the kernel of a `Concatenate` along a later axis, where it is worth several threads."""
+    """Return the kernel of a `Concatenate` along a later axis, of which NumPy copies each part of a row by itself."""
     op = op_of(operation, Concatenate)
     known = static_specs(operation)
     if known is None or not 1 < len(operation.inputs) <= _MOST_INPUTS:
@@ -36,11 +36,11 @@ def bind_concatenate(operation: Operation) -> BoundKernel | None:
     word, shape = word_of(result), static_shape(result)
     axis = op.axis % len(shape)
     rows, total = math.prod(shape[:axis]), math.prod(shape[axis:])
-    is_small = rows * total < machine_profile().parallel_elements
-    if word is None or is_small or rows < _LEAST_ROWS:
+    if word is None or rows < _LEAST_ROWS:
         return None
+    parts = 1 if rows * total < machine_profile().parallel_elements else _PARTS
     widths = [math.prod(static_shape(spec)[axis:]) for spec in inputs]
-    return KernelOrNumPy(op, _kernel(word, len(shape), len(inputs)), inputs, [result], [rows, _PARTS, total, *widths])
+    return KernelOrNumPy(op, _kernel(word, len(shape), len(inputs)), inputs, [result], [rows, parts, total, *widths])
 
 
 @cache

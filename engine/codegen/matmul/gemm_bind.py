@@ -25,6 +25,8 @@ from .gemm_forms import PACKED, k_block
 from .parallel_products import Begun
 
 _LEAST_COLUMNS = 4  # but for a single one, which is a row of the transposed product
+_MOST_SMALL = 32**3  # multiplications: up to here the call of NumPy takes longer than the product,
+_MOST_SMALL_TERMS, _MOST_SMALL_ROWS = 512, 128  # if there are not many of one kind by few of the others
 _LEAST_WORK = 64**3  # from here on OpenBLAS uses threads
 _MOST_PACKED_ROWS = 1024  # of more, laying the weight out costs nothing beside the product;
 _MOST_PACKED_ROWS_TURNED = 256  # as of fewer where that means to transpose it
@@ -93,16 +95,19 @@ def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
     a, b, c = (spec for spec in specs if isinstance(spec, TensorSpec))
     dtype = name_of(c.dtype)
-    if dtype not in gemm.ELEMENTS or not gemm.is_available() or not may_be_large(a, b):
+    if dtype not in gemm.ELEMENTS or not gemm.is_available():
         return None
     if not (a.is_static and b.is_static and c.is_static):
+        if not may_be_large(a, b):
+            return None
         library.expect(_product_kernel(dtype))
         return OpenProduct(op, dtype)
     rows, columns = _dims(c)
     terms = _dims(a)[0 if op.transpose_a else 1]
-    if not is_faster(rows, columns, terms):
-        return None
-    numbers = [gemm.product_address(dtype), rows, columns, terms, int(op.transpose_a), int(op.transpose_b)]
+    if terms != _dims(b)[1 if op.transpose_b else 0] or not is_faster(rows, columns, terms):
+        return None  # in a branch that may never run operands need not fit
+    is_turned = op.transpose_a and rows > 1  # a row has the memory of a column
+    numbers = [gemm.product_address(dtype), rows, columns, terms, int(is_turned), int(op.transpose_b)]
     return KernelOrNumPy(op, _product_kernel(dtype), [a, b], [c], numbers)
 
 
@@ -117,7 +122,7 @@ def bind_pointwise(
         transpose_a, transpose_b: how the operands are laid out.
     """
     specs = _specs(operation)
-    if specs is None or not is_faster(*sizes):
+    if specs is None or not is_wide(sizes[1]) or 0 in sizes:
         return None
     dtype, inputs, results = name_of(specs[-1].dtype), specs[:2], specs[-1:]
     a, b, c = [len(spec.shape or ()) for spec in (*inputs, *results)]
@@ -218,12 +223,20 @@ def _ranks(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
 def is_faster(rows: int, columns: int, terms: int) -> bool:
     """Test whether our product of these sizes is as fast as BLAS's, or faster. Measured on two cores with AVX-512.
 
-    Small products, which BLAS computes on one thread, cost little but the call. All others are ours, even where BLAS is
-    as fast: its threads go on looking for work for some 30 ms, on the very cores that the engine's threads want, which
-    takes a third off the speed of kernels.
+    Small products cost little but the call, which is NumPy's longest. Those of medium size BLAS computes on one thread,
+    as fast or faster. All others are ours, even where BLAS is as fast: its threads go on looking for work for some 30
+    ms, on the very cores that the engine's threads want, which takes a third off the speed of kernels.
     """
-    is_wide = columns >= _LEAST_COLUMNS or columns == 1
-    return rows > 0 and is_wide and rows * columns * terms > _LEAST_WORK
+    work = rows * columns * terms
+    if work > _LEAST_WORK:
+        return rows > 0 and is_wide(columns)
+    is_even = terms <= _MOST_SMALL_TERMS and (rows <= _MOST_SMALL_ROWS or columns == 1)
+    return 0 < work <= _MOST_SMALL and is_even and is_wide(columns)
+
+
+def is_wide(columns: int) -> bool:
+    """Test whether kernels compute products of so many columns as fast as BLAS."""
+    return columns >= _LEAST_COLUMNS or columns == 1
 
 
 def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
@@ -236,7 +249,7 @@ def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout 
     if dtype not in gemm.ELEMENTS or rows > most or not gemm.is_available():
         return None
     terms, columns = reversed(_dims(weight)) if transpose else _dims(weight)
-    if min(rows, columns) == 1 or not is_faster(rows, columns, terms):
+    if min(rows, columns) == 1 or columns < _LEAST_COLUMNS or rows * columns * terms <= _LEAST_WORK:
         return None
     return layout_of(terms, columns, dtype, rows)
 

@@ -324,7 +324,7 @@ class ArrayStackLike(ArrayOp):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         array, shape = inputs
-        return array.stack_like(tuple(int(dim) for dim in shape), self.dtype)
+        return array.stack_like(tuple(shape.tolist()), self.dtype)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

@@ -165,6 +165,9 @@ def _label_shape(x: TensorSpec, *by_row: TensorSpec) -> Shape:
     return tuple(next((size for size in each if size is not None), None) for each in sizes)
 
 
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
+
 def check_labels(labels: Any, classes: int) -> None:
     """Refuse class numbers outside of 0 ... `classes` - 1.
 
@@ -173,7 +176,7 @@ def check_labels(labels: Any, classes: int) -> None:
     """
     if labels.size == 0:
         return
-    if int(labels.view(f"u{labels.dtype.itemsize}").max()) >= classes:  # below zero they are largest, read so
+    if labels.view(_UNSIGNED[labels.dtype.itemsize]).max() >= classes:  # below zero they are largest, read so
         low, high = int(labels.min()), int(labels.max())
         raise ValueError(
             f"Class number {low if low < 0 else high} is out of range: the scores have {classes} classes, so class "

@@ -14,14 +14,15 @@ from ...common.identity import is_among
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation, Parameter
+from ...graph.kernel_roles import KernelRole
 from ...graph.op import Op
 from ...graph.provenance import location_of_several
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.base import Constant, normalize_axes
+from ...ops.base import Constant
 from ...ops.internal.fused import Fused
 from ..framework import changes
-from ..framework.estimates import reduced_row
+from ..framework.estimates import size_of
 from ..framework.log import is_recording, note_change
 from ..framework.order import reorder
 from ..framework.prune import Kept, inner_blocks
@@ -34,7 +35,6 @@ from .stand_ins import laid_out_with, stand_in, unknown_sizes
 
 __all__ = ["FusionRule", "fuse"]
 
-_ROW = 64  # elements of a reduction that take NumPy as long as the call of a loop, for each row
 _ATTEMPTS = 4
 
 
@@ -135,27 +135,22 @@ def _form_of_block(operations: Sequence[Operation], kept: set[Symbol]) -> Hashab
 
 
 def _is_worthwhile(group: Group, forms: Mapping[Operation, Form]) -> bool:
-    """Test whether a group has two operations through memory; or one that NumPy does in passes or on one core."""
-    passes = sum(_passes(member.op, forms[member]) for member in group.members)
-    return passes > 1 or (
-        passes == 1
-        and group.space.size * _slowness(group, forms) >= machine_profile().reduction_elements
-        and any(forms[member].reduces or _is_elementwise(member) for member in group.members)
+    """Test whether a group has two operations through memory; or one that NumPy does slowly, or on one core."""
+    passes = sum(_passes(member, forms[member]) for member in group.members)
+    if passes != 1:
+        return passes > 1
+    return any(_is_slow(member, forms[member]) for member in group.members) or (
+        group.space.size >= machine_profile().single_elements
+        and any(_is_elementwise(member) for member in group.members)
     )
 
 
-def _slowness(group: Group, forms: Mapping[Operation, Form]) -> int:
-    """Return how many times as long as for other elements NumPy takes for those that a group reduces.
-
-    It calls a loop for each row: axes at the end, all reduced or none. A short one takes as long as the call.
-    """
-    found = 1
-    for member in group.members:
-        shape = member.inputs[0].shape if forms[member].reduces else None
-        axes = getattr(member.op, "axes", None)
-        if shape is not None and axes is not None and None not in shape:
-            found = max(found, _ROW // reduced_row(shape, normalize_axes(axes, len(shape)) or ()))
-    return found
+def _is_slow(operation: Operation, form: Form) -> bool:
+    """Test whether NumPy takes long for an operation of any size: a reduction, or a loop for each of short rows."""
+    if form.reduces or _is_copied(operation):
+        return True
+    shapes = {tensor.shape for tensor in operation.inputs} - {()}
+    return len(shapes) > 1 and _is_elementwise(operation)
 
 
 def _is_elementwise(operation: Operation) -> bool:
@@ -164,13 +159,22 @@ def _is_elementwise(operation: Operation) -> bool:
     return operation.op.elementwise and isinstance(result, TensorSpec) and result.is_static
 
 
-def _passes(op: Op, form: Form) -> int:
-    """Estimate how often NumPy goes through memory for an op, counted up to 2."""
+def _passes(operation: Operation, form: Form) -> int:
+    """Estimate how often NumPy goes through memory for an operation, counted up to 2."""
+    op = operation.op
     if form.normalises:
         return 2
     if op.elementwise:
         return 1 if getattr(op, "ufunc", "none") is not None else 2
-    return 0 if op.view and not form.reduces else 1
+    return int(form.reduces or not op.view or _is_copied(operation))
+
+
+def _is_copied(operation: Operation) -> bool:
+    """Test whether NumPy copies what an operation reshapes, as it is broadcast."""
+    if operation.op.kernel_role is not KernelRole.RESHAPE:
+        return False
+    source = operation.inputs[0].operation
+    return source.op.kernel_role is KernelRole.BROADCAST and size_of(source.outputs[0]) > size_of(source.inputs[0])
 
 
 def _used_outside(operations: Sequence[Operation], groups: list[Group]) -> set[Symbol]:
@@ -296,7 +300,7 @@ def _kept_views(block: Block, group: Group, used: Container[Symbol]) -> set[Oper
     kept: set[Operation] = set()
     for member in reversed(group.members):
         is_used = any(t in used or any(is_among(t, view.inputs) for view in kept) for t in member.outputs)
-        if is_used and block.forms[member].is_view:
+        if is_used and block.forms[member].is_view and not _is_copied(member):
             kept.add(member)
     return kept
 

@@ -15,6 +15,7 @@ from ...common import dtypes
 from ...common.dtypes import DType
 from ...graph.graph import Operation
 from ...graph.op import as_scalar_or_array
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import BroadcastTo
@@ -32,7 +33,8 @@ from ...ops.math.elementwise import (
     Subtract,
 )
 from ...ops.math.mathematics import Power, Sqrt
-from ...ops.math.reduced import BroadcastReduced
+from ...ops.math.reduced import BroadcastReduced, Reduction, Sum
+from ...ops.math.reduction import Max, Mean, Min, Prod
 from ...ops.run_time_shapes import BroadcastToShape, ZerosOfShape
 from ..framework.patterns import ANY, Match, constant, op, tensor
 from ..framework.rules import Rewrite, Rule, Site, every, keeps_shape, making, shape_of
@@ -176,6 +178,12 @@ def _cast_of_cast(match: Match, site: Site) -> Rewrite:
     return source if source.dtype == target else site.make(Cast(target), source)
 
 
+def _reduces_nothing(operation: Operation) -> bool:
+    """Test whether a reduction is over no axis, such as one of a scalar; a sum of -0.0 is 0.0, though."""
+    op, dtype = op_of(operation, Reduction), operation.inputs[0].dtype
+    return op.axes == () and op.output_dtype(dtype) == dtype
+
+
 def _is_wider(source: DType, wide: DType) -> bool:
     """Test whether the wider dtype holds each value of the source exactly."""
     if source.kind not in "biuf" or wide.kind not in "biuf":
@@ -229,5 +237,11 @@ RULES = (
     Rule("small powers of floats as products", op(Power, of=[_float, _exponent]), _power, is_exact=False),
     Rule("x ** -1 as 1 / x", op(Power, of=[_float, _minus_one]), _inverse, is_exact=False),
     Rule("powers of floats by roots and quotients", op(Power, of=[_precise, _half]), _by_roots, is_exact=False),
+    Rule(
+        "reductions over no axis",
+        op(Max, Mean, Min, Prod, Sum, of=[_x], where=_reduces_nothing),
+        _input,
+        is_exact=False,
+    ),
     Rule("cast of a widening cast", op(Cast, of=[op(Cast, of=[_x], name="inner")], name="cast"), _cast_of_cast),
 )
