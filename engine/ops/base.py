@@ -176,7 +176,7 @@ def as_array(value: Any, dtype: DTypeLike = None) -> Any:
     wanted = None if dtype is None else as_dtype(dtype)
     array: np.ndarray[Any, Any]
     if is_numpy(value):
-        array = np.asarray(value)
+        array = dtypes.with_own_dtype(np.asarray(value))
     else:
         array = _array_from_python(value)
         if wanted == np.uint64 and array.dtype.kind == "f" and array.max(initial=0) >= 2**63:
@@ -242,7 +242,7 @@ def _python_dtype(value: Any, array: np.ndarray[Any, Any]) -> DType | None:
 
 def make_constant(array: Any, name: str | None = None, graph: Graph | None = None) -> Tensor:
     """Make a tensor of an array, which is copied and frozen: a constant of the graph that is built, or a value."""
-    array = as_scalar_or_array(np.array(array))
+    array = as_scalar_or_array(dtypes.with_own_dtype(np.array(array)))
     if isinstance(array, np.ndarray):
         array.setflags(write=False)
     if graph is None and not graph_context.stack:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.deadlines import deadline
-from ..common.dtypes import is_integer, name_of
+from ..common.dtypes import is_integer, name_of, with_own_dtype
 from ..common.nest import flatten, is_sequence, pack_as
 from ..common.nest import is_integer as is_whole_number
 from ..graph.device import DeviceName
@@ -423,7 +423,7 @@ def checked_feed(tensor: Symbol, value: Any) -> Any:
     spec = tensor.spec
     is_ready = value.ndim if type(value) is np.ndarray else type(value) in _SCALARS
     if is_ready and value.dtype == spec.dtype:
-        array = value
+        array = value if value.dtype is spec.dtype else with_own_dtype(value)
     else:
         array = _cast_feed(tensor, value)
     shape = spec.shape

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...engine.common.dtypes import name_of
+from ...engine.common.dtypes import name_of, with_own_dtype
 from ...engine.common.nest import flatten_with_path, map_structure
 from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph.provenance import user_stacklevel
@@ -198,7 +198,8 @@ def _as_rows(value: Any, name: str) -> Array | LazyArray:
 def _as_model_dtype(array: Array) -> Array:
     if array.dtype.kind in "OSU":
         return as_strings(array)
-    return array.astype(floatx()) if array.dtype.kind == "f" and name_of(array.dtype) != floatx() else array
+    is_other = array.dtype.kind == "f" and name_of(array.dtype) != floatx()
+    return array.astype(floatx()) if is_other else with_own_dtype(array)
 
 
 def train_validation_split(parts: tuple[Rows, Rows | None, Rows | None], validation_split: float) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.dtypes import with_own_dtype
 from ..op import as_scalar_or_array
 
 _LINE = 64  # bytes of a cache line
@@ -27,11 +28,11 @@ def aligned_copy(value: Any, dtype: Any = None) -> Any:
         value: what is copied.
         dtype: to which it is cast; its own by default.
     """
-    array = np.asarray(value)
+    array = with_own_dtype(np.asarray(value))
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     size = array.size * wanted.itemsize
     if size < _LEAST or wanted.kind not in _NUMBERS or wanted.hasobject:
-        return np.array(value, wanted, copy=True, order="C")
+        return np.array(array, wanted, copy=True, order="C")
     made = aligned_bytes(size).view(wanted).reshape(array.shape)
     np.copyto(made, array, casting="unsafe")
     return made

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...common.dtypes import DType, DTypeLike
+from ...common.dtypes import DType, DTypeLike, with_own_dtype
 from ...common.keywords import explain_keywords
 from ...common.operator_table import operator_functions
 from ..context import graph_context, in_explicit_graph, refuse_in_trace
@@ -332,7 +332,7 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
     def write_value(self, value: Any) -> None:
         """Replace the value by one that nothing else changes: for the runtime, which has checked it."""
         if self.home is None:
-            self._value = value
+            self._value = with_own_dtype(value)
         else:
             self.home.run("assign", self._assigned, [value])
 
@@ -370,7 +370,7 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
         graph_context.effects += 1
         if self.home is not None or type(array) is not np.ndarray:
             self.write_value(array)
-        elif array.base is None and array.flags.c_contiguous and array.flags.writeable:
+        elif array.base is None and array.flags.carray and with_own_dtype(array) is array:
             self._value = array
             self._is_lent = True
             lending.count += 1
