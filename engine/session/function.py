@@ -168,6 +168,7 @@ class _Trace:
         self._effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
         self._fetches, self._feeds = fetches, list(feeds.values())
         self._targets = [fetch for fetch in fetches if fetch is not None]
+        self._gives_one = isinstance(self.result, Symbol)
         self._recording: Recording | None = None
         self._programs = make_variants(graph, *self.fetches_and_feeds())
 
@@ -180,7 +181,10 @@ class _Trace:
         if graph_context.tapes:
             return self._run_recorded(given)
         arrays = [value.array if isinstance(value, Value) else value for value in given]
-        results = iter(self._programs.general()(*arrays, *[value.array for value, _ in self._graph.fed]))
+        found = self._programs.general()(*arrays, *[value.array for value, _ in self._graph.fed])
+        if self._gives_one:
+            return as_values(found[0])
+        results = iter(found)
         return pack_as(self.result, [None if fetch is None else as_values(next(results)) for fetch in self._fetches])
 
     def _run_recorded(self, given: Sequence[Any]) -> Any:
@@ -199,6 +203,8 @@ class _Trace:
 
 def as_values(found: Any) -> Any:
     """Return what a program gave, as values; TensorArrays as lists and TensorStores as dicts of them."""
+    if type(found) is np.ndarray and found.ndim:
+        return Value(found)
     if isinstance(found, Value):
         return found if type(found) is Value else as_values(found.array)
     if isinstance(found, (ArrayValue, StoreValue)):

@@ -199,7 +199,7 @@ def kernel_functions(memory: Any) -> list[Callable[..., bool]]:
 
 def builtin_function(name: str, memory: Any) -> Callable[..., Any]:
     """Return one of `builtin_functions.FUNCTIONS`, bound to memory."""
-    return builtin_functions.bound(_pool.addresses[name], memory)
+    return builtin_functions.bound(name, _pool.addresses[name], memory)
 
 
 def thread_count() -> int:

@@ -18,11 +18,11 @@ from ..host import lock
 from .entry import DATA_OFFSET, TYPE_OFFSET
 
 _FASTCALL = 0x80  # METH_FASTCALL
-_NAME = b"kernel"
 PYTHON = "PyErr_Occurred", "PyBool_FromLong", "PyLong_AsLongLong", "PyLong_FromLongLong", "Py_IncRef"
 CALLS = "anabranch_call", "anabranch_call_endable"  # of a kernel; the second one may be ended early
 REGION, RUN, EMPTY = "anabranch_region", "anabranch_run", "anabranch_empty"
 FUNCTIONS = *CALLS, REGION, RUN, EMPTY
+_SHOWN = {**dict.fromkeys(CALLS, "kernel"), REGION: "native", RUN: "kernel_of_numbers", EMPTY: "empty"}  # to profilers
 
 
 class _Definition(ctypes.Structure):
@@ -144,30 +144,31 @@ define ptr @{EMPTY}(ptr %self, ptr %objects, i64 %count) {{
 
 
 @cache
-def _definition(address: int) -> _Definition:
+def _definition(name: str, address: int) -> _Definition:
     """Return the definition of a function of machine code, which has to stay where it is."""
-    return _Definition(_NAME, address, _FASTCALL, None)
+    return _Definition(_SHOWN[name].encode(), address, _FASTCALL, None)
 
 
 _make = ctypes.pythonapi.PyCFunction_NewEx
 _make.restype, _make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
 
 
-def bound(address: int, memory: np.ndarray[Any, Any]) -> Callable[..., Any]:
+def bound(name: str, address: int, memory: np.ndarray[Any, Any]) -> Callable[..., Any]:
     """Return a built-in function.
 
     Args:
-        address: of the machine code, one of `FUNCTIONS`.
+        name: one of `FUNCTIONS`.
+        address: of its machine code.
         memory: int64: what it is bound to.
     """
-    made: Callable[..., Any] = _make(ctypes.addressof(_definition(address)), memory, None)
+    made: Callable[..., Any] = _make(ctypes.addressof(_definition(name, address)), memory, None)
     return made
 
 
 def entry_of(function: Any) -> int:
     """Return the address of the kernel's entry that a function calls; 0 if it calls none."""
     memory: Any = getattr(function, "__self__", None)
-    return int(memory[0]) if type(memory) is np.ndarray and function.__name__ == _NAME.decode() else 0
+    return int(memory[0]) if type(memory) is np.ndarray and function.__name__ == _SHOWN[CALLS[0]] else 0
 
 
 __all__ = ["CALLS", "EMPTY", "FUNCTIONS", "PYTHON", "REGION", "RUN", "bound", "entry_of", "print_functions"]

@@ -85,6 +85,8 @@ class NativeRegion:
             (1 << held.bit, held, k) for k, held in enumerate(plan.variables) if held.is_made and held.bit >= 0
         ]
         self.scalar_types = [operand.dtype for operand in operands[first + len(outputs) :][: len(scalars)]]
+        is_read_only = not (made or scalars or self._writes_in_place)
+        self._is_simple = is_read_only and not (rooms or self._arrays or self._ragged)
         self._is_array = [not isinstance(tensor.spec, TensorSpec) for tensor in plan.outputs]
         self._room_of = {room.result: number for number, room in enumerate(rooms)}
         types = [id(operand.dtype.type) if operand.shape is None else id(operand.dtype) for operand in operands]
@@ -99,6 +101,25 @@ class NativeRegion:
         self._makers = [empty_function(shape, dtype) if shape else None for shape, dtype in self.output_types]
 
     def __call__(self, stats: Any, *values: Any) -> tuple[Any, ...] | None:
+        found = self._run_simply(values) if self._is_simple and not self.gives_trips else None
+        return found or self._run(stats, values)
+
+    def _run_simply(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Run a region of arrays and scalars that writes nothing; None where more has to be done for that."""
+        try:
+            places = self._places.pop()
+        except IndexError:
+            return None
+        outputs = self._new_outputs(places) if self._gives_arrays else places.outputs
+        places.counts[NEEDED] = FREE if self.is_free else 0
+        held = map(_current_value, self._plain)
+        code = self.entry(*values, *self.plan.constants, *held, *outputs, places.counts, places.arena)
+        found = tuple([output if output.ndim else output[()] for output in outputs]) if code == _RAN else None
+        self._places.append(places)
+        return found
+
+    def _run(self, stats: Any, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Run the region; None where it can't be run so."""
         given = self._given(values)
         if given is None:
             return None
