@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from shared.members import addresses
 from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
 from shared.waiting import until
 
@@ -85,7 +86,7 @@ def test_another_task_than_expected_is_named(server: ab.distribute.Server):
 
 def test_who_stops_is_gone_and_leaves_ports_and_threads_free():
     before = set(threading.enumerate())
-    server = ab.distribute.Server(CLUSTER, "ps", 0)
+    server = ab.distribute.Server({"ps": addresses(1)}, "ps", 0)  # which nobody else gets meanwhile
     address = address_of(server)
     ask_task(address, server.name, PATIENCE)
     opened = channel(server)
