@@ -439,7 +439,7 @@ class Block:
         outputs = [self.output_name(tensor) for tensor in operation.outputs]
         for name, buffer in zip(outputs, buffers, strict=True):
             self.line(f"{name} = {buffer}", (operation, arguments))
-        fresh = [t for t, text in zip(operation.outputs, buffers, strict=True) if text.startswith("empty_")]
+        fresh = [t for t, text in zip(operation.outputs, buffers, strict=True) if text.endswith("()")]
         for operand, result in laid_out_first(operation, fresh).items():
             lay_out = printer.bind("lay_out", kernel.lay_out)
             self.line(f"{lay_out}({self.names[result]}, {self.names[operand]})", (operation, arguments))

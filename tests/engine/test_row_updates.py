@@ -113,6 +113,28 @@ def test_adding_and_subtracting(count: int, width: int, dtype: str, how: str) ->
     np.testing.assert_array_equal(variable.numpy(), after)
 
 
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True)
+@given(
+    count=st.sampled_from([0, 1, 3, 600]),
+    width=st.sampled_from([0, 1, 16, 37, 64]),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_rows_of_a_dense_gradient_are_not_sorted(count: int, width: int, dtype: str) -> None:
+    """As of a table of embeddings, for an optimizer that changes all rows."""
+    rng = np.random.default_rng(count + width)
+    positions, rows = rng.integers(-40, 40, count), rng.uniform(-1, 1, (count, width)).astype(dtype)
+    with ab.Graph().as_default() as graph:
+        places, fed = ab.placeholder((None,), "int64"), ab.placeholder((None, width), dtype)
+        whole = deduplicated(ab.IndexedSlices(fed, places, (40, width))).to_dense()
+    assert not library.usable or "unique_positions" not in _step_types(graph, whole, [places, fed])
+    program = Program(graph, [whole], [places, fed])
+    expected = np.zeros((40, width), dtype)
+    np.add.at(expected, positions, rows)
+    np.testing.assert_allclose(program(positions, rows)[0], expected, rtol=0, atol=1e-5)
+    with pytest.raises(IndexError, match="40"):
+        program(np.array([40, 1]), np.ones((2, width), dtype))
+
+
 def test_where_the_earlier_value_is_wanted() -> None:
     """The update writes to a copy then."""
     variable = ab.Variable(np.zeros((4, 2), "f"))

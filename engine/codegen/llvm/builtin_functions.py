@@ -149,8 +149,12 @@ def _definition(name: str, address: int) -> _Definition:
     return _Definition(_SHOWN[name].encode(), address, _FASTCALL, None)
 
 
-_make = ctypes.pythonapi.PyCFunction_NewEx
-_make.restype, _make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+@cache
+def _maker() -> Any:
+    """Return the function of Python's C interface; other Pythons than CPython have none, and no kernels."""
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    return make
 
 
 def bound(name: str, address: int, memory: np.ndarray[Any, Any]) -> Callable[..., Any]:
@@ -161,7 +165,7 @@ def bound(name: str, address: int, memory: np.ndarray[Any, Any]) -> Callable[...
         address: of its machine code.
         memory: int64: what it is bound to.
     """
-    made: Callable[..., Any] = _make(ctypes.addressof(_definition(name, address)), memory, None)
+    made: Callable[..., Any] = _maker()(ctypes.addressof(_definition(name, address)), memory, None)
     return made
 
 

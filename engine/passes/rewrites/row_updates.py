@@ -3,7 +3,8 @@
 A variable's rows are read, something is added to each, and they are written back: for that each must be named once, so
 the positions are sorted, and what belongs to the same row is added up first. But where what is added is a sum, times a
 number, its terms can be added to the rows one by one, in the order in which they come: one pass over them, with no
-sorting. This holds for gradient descent on a table, and for ``scatter_add``. Sums of rows that are taken, repeated or
+sorting. This holds for gradient descent on a table, and for ``scatter_add``; and where the rows become a whole array of
+zeros elsewhere, as gradients of tables do for optimizers that change all rows. Sums of rows that are taken, repeated or
 joined for a sum alone read them where they are.
 
 A variable that is assigned its own value with some parts replaced, as a cache of keys and values is in each step of a
@@ -21,7 +22,7 @@ from ...graph.state.variable import Variable
 from ...graph.state.variable_ops import Assign, ReadVariable
 from ...graph.tensor import Symbol
 from ...ops.arrays.front_positions import FrontPositions
-from ...ops.arrays.gathering import Take
+from ...ops.arrays.gathering import PutRows, Take
 from ...ops.arrays.joining import Concatenate
 from ...ops.arrays.scattering import FlatPlaces, ScatterUpdate
 from ...ops.arrays.segments import SegmentSum
@@ -107,6 +108,10 @@ def _joins_rows(joining: Operation) -> bool:
     return all(shape and None not in shape[1:] for shape in shapes) and joining.op.axis % len(shapes[0] or ()) == 0
 
 
+def _puts_rows(put: Operation) -> bool:
+    return isinstance(put.op, PutRows) and put.op.axis == 0
+
+
 # --- updates of rows ------------------------------------------------------------------------------------------------
 
 _front = op(FrontPositions, name="front")
@@ -124,6 +129,7 @@ _added = any_of(op(Add, of=[_rows, _delta], any_order=True), op(Subtract, of=[_r
 _update = op(
     AssignRows, of=[tensor("whole", _is_float), _named_once, _added], name="update", where=_assigns, may_wait=True
 )
+_put = op(PutRows, of=[_sum, _unique, tensor("shape")], name="put", where=_puts_rows)
 _repeated = op(
     Reshape, ReshapeToShape, of=[op(BroadcastReduced, of=[tensor("once")], name="repeat", where=_repeats_second)]
 )
@@ -143,6 +149,12 @@ def _add_one_by_one(match: Match, step: Rewriter) -> Change:
     inputs = (whole, match["front"].outputs[0], values, *scale)
     step.update(update, AddToRows(update.op.variable, sign, repeats), inputs)
     return Change(update, "adds to rows one by one, without sorting their positions")
+
+
+def _put_one_by_one(match: Match, step: Rewriter) -> Change:
+    put = match["put"]
+    step.update(put, put.op, (match["terms"], match["front"].outputs[0], match["shape"]))
+    return Change(put, "adds rows one by one, without sorting their positions")
 
 
 def _without_repeats(rows: Symbol, row: tuple[int | None, ...]) -> tuple[Symbol, int]:
@@ -247,6 +259,7 @@ UPDATES = (
     Rule("write parts of a variable", op(Assign, of=[_parts], name="assign", may_wait=True), _assign_parts),
     Rule("write a window of a variable", op(Assign, of=[_window], name="assign", may_wait=True), _assign_parts),
     Rule("add to rows one by one", _update, _add_one_by_one),
+    Rule("put rows one by one", _put, _put_one_by_one),
     Rule("add up rows of a table", op(Sum, of=[_taken], name="sum", where=_is_over_second), _sum_where_they_are),
 )
 SUMS = (  # they change what updates look for
