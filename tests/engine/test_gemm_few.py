@@ -49,10 +49,11 @@ def test_any_size(
     assert (around[:, columns:] == 7).all()
 
 
-@pytest.mark.parametrize("terms", [100, 256, 700])
-def test_a_row_has_the_bits_that_it_has_among_many(terms: int) -> None:
+@pytest.mark.parametrize(("terms", "columns"), [(100, 1003), (256, 1003), (700, 1003), (900, 37), (4000, 13)])
+def test_a_row_has_the_bits_that_it_has_among_many(terms: int, columns: int) -> None:
     rng = np.random.default_rng(1)
-    a, b, bias = draw(rng, "float32", 12, terms), draw(rng, "float32", terms, 1003), draw(rng, "float32", 1, 1003)[0]
+    a, b = draw(rng, "float32", 12, terms), draw(rng, "float32", terms, columns)
+    bias = draw(rng, "float32", 1, columns)[0]
     together = product(a, b, addends=[bias])
     for rows in (1, 2, 4):
         np.testing.assert_array_equal(product(a[:rows], b, addends=[bias]), together[:rows])

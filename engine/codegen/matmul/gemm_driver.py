@@ -403,9 +403,14 @@ def _print_needs_panels(code: Builder, tiles: Tiles) -> str:
 
 
 def _print_few_form(code: Builder, tiles: Tiles) -> str:
-    """Print the form of B if it is read in streams, for few rows of A; else `_TILES`."""
+    """Print the form of B if it is read in streams, for few rows of A; else `_TILES`.
+
+    Along rows of few columns there are few sums, each of which waits for itself, and rows of A come one after the other.
+    """
+    is_wide = code.compare("sge", "%n", code.mul("%m", tiles.lanes))
     pays = _all_of(
         code,
+        code.let(f"or i1 {is_wide}, {code.compare('eq', '%form', TRANSPOSED)}"),
         *(
             code.compare("sge", code.mul("%n", "%k", tiles.bytes), _LEAST_STREAMED),
             code.compare("sle", "%m", MOST_ROWS),

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..llvm.builder import IN_LOOP, LOOP, Builder, FunctionBuilder, Size, taking
+from ..llvm.builder import IN_LOOP, LOOP, Builder, FunctionBuilder, Size, masked_load, taking
 from .gemm_code import ProductBuilder
+from .gemm_pack import print_mask
 from .gemm_tile import Tiles
 
 MOST_ROWS = 4  # of A: with more, tiles read each vector of B for enough of them
@@ -48,21 +49,17 @@ def print_few(tiles: Tiles) -> str:
         columns = code.least(width, code.sub("%n", j))
         with code.loop(0, code.greatest("%k", 1), "%k_block") as p:
             deep = code.least("%k_block", code.sub("%k", p))
+            vectors = code.mul(code.ceil_div(columns, tiles.lanes), tiles.lanes)
             with code.loop(0, "%m") as row:
-                code.clear(e, code.at(e, sums, code.mul(row, width)), columns)
+                code.clear(e, code.at(e, sums, code.mul(row, width)), vectors)
             whole = code.mul(code.div(deep, _STREAMS), _STREAMS)
-            vectors = code.mul(code.div(columns, tiles.lanes), tiles.lanes)
-            for start, end, streams, first, last, lanes in (
-                (0, whole, _STREAMS, 0, vectors, tiles.lanes),
-                (whole, deep, 1, 0, vectors, tiles.lanes),
-                (0, code.choose(code.compare("slt", vectors, columns), deep, 0), 1, vectors, columns, 1),
-            ):
+            for start, end, streams in ((0, whole, _STREAMS), (whole, deep, 1)):
                 with code.loop(start, end, streams) as step, code.loop(0, "%m") as row:
                     term = code.add(p, step)
                     a = code.at(e, "%a", code.mul(row, "%row_step"), code.mul(term, "%k_step"))
                     b = code.at(e, "%b", code.mul(term, "%b_step"), j)
                     own = code.at(e, sums, code.mul(row, width))
-                    _print_streams(code, tiles, (a, b, own), (first, last), (streams, lanes))
+                    _print_streams(code, tiles, (a, b, own), columns, streams)
             is_first = code.compare("eq", p, 0)
             addends = (
                 (code.choose(is_first, "%d", "%c", "ptr"), code.choose(is_first, "%d_step", "%c_step")),
@@ -88,31 +85,38 @@ def _print_then(code: Builder, tiles: Tiles, first: Size, columns: Size) -> None
             code.line(f"call void %then(ptr %then_context, i64 0, i64 %m, i64 {start}, i64 {end}, i64 {asks})")
 
 
-def _print_streams(
-    code: Builder, tiles: Tiles, pointers: tuple[str, str, str], columns: tuple[Size, Size], form: tuple[int, int]
-) -> None:
-    """Add the products of one row of A by some rows of B to the sums of some columns.
+def _print_streams(code: Builder, tiles: Tiles, pointers: tuple[str, str, str], columns: Size, streams: int) -> None:
+    """Add the products of one row of A by some rows of B to the sums of some columns; the last vector may be cut.
 
     Args:
         code: where it is printed.
         tiles: of the element.
-        pointers: to A, B and the sums.
-        columns: the first one, and where they end.
-        form: how many rows of B, and how many columns at once.
+        pointers: to A, B and the sums, for which there is memory up to the end of the last vector.
+        columns: how many.
+        streams: how many rows of B.
     """
-    (a, b, sums), (streams, lanes), e = pointers, form, tiles.element
-    kind, name = e, f"@llvm.fmuladd.{tiles.suffix}"
+    (a, b, sums), lanes, e = pointers, tiles.lanes, tiles.element
     factors = [code.load(e, code.at(e, a, code.mul(stream, "%k_step"))) for stream in range(streams)]
-    if lanes > 1:
-        kind, name = tiles.vector, f"@llvm.fmuladd.v{lanes}{tiles.suffix}"
-        factors = [code.broadcast(lanes, e, factor) for factor in factors]
+    factors = [code.broadcast(lanes, e, factor) for factor in factors]
     rows = [code.at(e, b, code.mul(stream, "%b_step")) for stream in range(streams)]
-    with code.loop(*columns, lanes) as place:
-        total = code.load_vector(kind, e, sums, place)
-        for row, factor in zip(rows, factors, strict=True):
-            terms = f"{kind} {factor}, {kind} {code.load_vector(kind, e, row, place)}, {kind} {total}"
-            total = code.let(f"call {kind} {name}({terms})")
-        code.store_vector(kind, e, total, sums, place)
+    whole = code.mul(code.div(columns, lanes), lanes)
+    with code.loop(0, whole, lanes) as place:
+        terms = [code.load_vector(tiles.vector, e, row, place) for row in rows]
+        _print_terms(code, tiles, factors, terms, code.at(e, sums, place))
+    with code.when(code.compare("slt", whole, columns)):
+        mask = print_mask(code, tiles, code.sub(columns, whole))
+        cut = [masked_load(lanes, e, code.at(e, row, whole), mask, "zeroinitializer") for row in rows]
+        _print_terms(code, tiles, factors, [code.let(load) for load in cut], code.at(e, sums, whole))
+
+
+def _print_terms(code: Builder, tiles: Tiles, factors: Sequence[str], terms: Sequence[str], sums: str) -> None:
+    """Add products to a vector of sums, one after the other."""
+    kind, e = tiles.vector, tiles.element
+    total = code.load_vector(kind, e, sums)
+    for factor, term in zip(factors, terms, strict=True):
+        given = f"{kind} {factor}, {kind} {term}, {kind} {total}"
+        total = code.let(f"call {kind} @llvm.fmuladd.v{tiles.lanes}{tiles.suffix}({given})")
+    code.store_vector(kind, e, total, sums)
 
 
 def _adding_name(tiles: Tiles) -> str:
