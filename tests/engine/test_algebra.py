@@ -178,6 +178,13 @@ def test_reductions_over_no_axis_are_their_operand_unless_every_bit_is_to_stay(n
     assert [np.asarray(value).tolist() for value in found] == [0.0, 0.0, [3, -4, 0]]
 
 
+def test_extrema_over_no_axis_are_not_beyond_their_initial_value():
+    x = ab.placeholder((3,), F, "x")
+    targets = [ops.max(x, axis=(), initial=1.0), ops.min(x, axis=(), initial=1.0)]
+    found = Program(x.graph, targets, [x])(np.array([0, 1, 2], F))
+    assert [value.tolist() for value in found] == [[1, 1, 2], [0, 1, 1]]
+
+
 def test_products_by_repeated_ones():
     """The gradient of a sum repeats a one, of many elements without making a constant of them."""
     x, row, n = (

@@ -405,7 +405,7 @@ def _print_needs_panels(code: Builder, tiles: Tiles) -> str:
 def _print_few_form(code: Builder, tiles: Tiles) -> str:
     """Print the form of B if it is read in streams, for few rows of A; else `_TILES`.
 
-    Along rows of few columns there are few sums, each of which waits for itself, and rows of A come one after the other.
+    Along rows of few columns there are few sums, each of which waits for itself; and rows of A take turns.
     """
     is_wide = code.compare("sge", "%n", code.mul("%m", tiles.lanes))
     pays = _all_of(

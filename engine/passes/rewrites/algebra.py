@@ -181,7 +181,7 @@ def _cast_of_cast(match: Match, site: Site) -> Rewrite:
 def _reduces_nothing(operation: Operation) -> bool:
     """Test whether a reduction is over no axis, such as one of a scalar; a sum of -0.0 is 0.0, though."""
     op, dtype = op_of(operation, Reduction), operation.inputs[0].dtype
-    return op.axes == () and op.output_dtype(dtype) == dtype
+    return op.axes == () and op.output_dtype(dtype) == dtype and getattr(op, "initial", None) is None
 
 
 def _is_wider(source: DType, wide: DType) -> bool:
