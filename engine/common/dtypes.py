@@ -129,8 +129,9 @@ def name_of(dtype: DType) -> str:
 
 
 @cache
-def _own_dtype(scalar: type) -> DType:
-    return np.dtype(scalar)
+def native_dtype(dtype: DType) -> DType:
+    """Return NumPy's own object for a dtype of numbers: kernels contain its address."""
+    return np.dtype(dtype.type)
 
 
 def with_own_dtype(array: Any) -> Any:
@@ -141,7 +142,7 @@ def with_own_dtype(array: Any) -> Any:
     dtype: Any = getattr(array, "dtype", None) if type(array) is np.ndarray else None
     if dtype is None or dtype.kind not in "biufcV" or dtype.type is np.void:
         return array
-    own = _own_dtype(dtype.type)
+    own = native_dtype(dtype)
     return array if own is dtype or own != dtype else array.view(own)
 
 

@@ -450,9 +450,7 @@ class Block:
             return
         taken = arguments[: kernel.input_count]
         words = ", ".join(operation.op.step_names) or operation.op.emit(arguments)
-        refit = printer.bind("refit", kernel.refit)
-        passed = f"{_tuple(taken)}, {_tuple(outputs)}"
-        text = f"if {call}({', '.join([*taken, *outputs])}): {refit}({passed})"
+        text = self._call(kernel, call, [*taken, *outputs], (taken, outputs))
         self.line(f"{text}  # {words or operation.type}", (operation, arguments))
         for name in [name for name, tensor in zip(outputs, operation.outputs, strict=True) if tensor.shape == ()]:
             self.line(f"{name} = {name}[()]")
@@ -476,10 +474,13 @@ class Block:
         for member in range(op.count):
             listed += own[member * len(op.own) : (member + 1) * len(op.own)]
             listed += outputs[member * made : (member + 1) * made]
+        text = self._call(kernel, call, [*shared, *listed], (listed, shared))
+        self.line(f"{text}  # {op.count} times: {', '.join(op.op.step_names)}", origin)
+
+    def _call(self, kernel: Any, call: str, given: Sequence[str], parts: tuple[Sequence[str], Sequence[str]]) -> str:
+        """Return the call of a kernel, which is made again with `parts` of what is given, laid out, if it refuses."""
         refit = self.printer.bind("refit", kernel.refit)
-        words = f"{op.count} times: {', '.join(op.op.step_names)}"
-        passed = f"{_tuple(listed)}, {_tuple(shared)}"
-        self.line(f"if {call}({', '.join([*shared, *listed])}): {refit}({passed})  # {words}", origin)
+        return f"if {call}({', '.join(given)}): {refit}({', '.join(map(_tuple, parts))})"
 
     def _buffer(self, tensor: Symbol, kernel: Any) -> str:
         """Return the expression for the place where a fused operation writes `tensor`."""

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..host import threads
 from ..llvm.entry import KernelWithEntry, Operand, open_table_layout, print_open_entry
 from ..llvm.library import library
-from .kernel_specs import native_dtype
+from .kernel_specs import KernelTable, native_dtype
 
 
 class KernelOfAnySizes(KernelWithEntry):
@@ -40,7 +39,7 @@ class KernelOfAnySizes(KernelWithEntry):
         return self.first_size(len(self.operands))
 
 
-class AnySizes:
+class AnySizes(KernelTable):
     """A kernel that is called with arrays; it is compiled meanwhile and loaded when it is called first.
 
     Args:
@@ -49,17 +48,14 @@ class AnySizes:
     """
 
     def __init__(self, spec: KernelOfAnySizes, *dtypes: Any) -> None:
-        self._spec = spec
+        self.spec = spec
         self._dtypes = [native_dtype(dtype) for dtype in dtypes]
         known = [id(np.ndarray), *map(id, self._dtypes)]
         assert len(known) == len(open_table_layout(spec.operands))
-        self._memory = np.array([0, *known], "int64")
-        self._call: Any = None
+        self._write(known, ())
         library.expect(spec)
 
     def __call__(self, *arrays: Any) -> bool:
         """Run the kernel, and return whether it did its work; otherwise its output counts for nothing."""
-        if self._call is None:
-            (self._memory[0],) = library.get([self._spec])
-            self._call, _ = threads.kernel_functions(self._memory)
-        return not self._call(*arrays)
+        call = self.call or self.compiled().call
+        return not call(*arrays)

@@ -128,7 +128,7 @@ class _Loops:
         self._inputs = inputs
         self._results = results
         self._least = least
-        self._compiled: dict[Any, tuple[KernelSpec, int]] = {}  # with the address; 0 is to be compiled still
+        self._known: dict[Any, KernelSpec] = {}
 
     def expect(self) -> None:
         shapes = [spec.shape for spec in (*self._inputs, *self._results[:1]) if spec.shape is not None]
@@ -136,7 +136,7 @@ class _Loops:
         if len(shapes) <= len(self._inputs) or math.prod(known) < self._least:
             return
         spec = kernel_spec(self._op, self._inputs, self._results)
-        self._compiled[pattern_of(shapes[:-1])] = spec, 0
+        self._known[pattern_of(shapes[:-1])] = spec
         library.expect(spec)
 
     def bind(self, shapes: Shapes) -> _Bound:
@@ -149,13 +149,10 @@ class _Loops:
         inputs = [TensorSpec(each, spec.dtype) for each, spec in zip(shapes, self._inputs, strict=True)]
         outputs = [TensorSpec(shape, spec.dtype) for spec in self._results]
         pattern = pattern_of(shapes)
-        spec, address = self._compiled.get(pattern, (None, 0))
-        if spec is None or not address:
-            spec = spec or kernel_spec(self._op, inputs, outputs)
-            (address,) = library.get([spec])
-            self._compiled[pattern] = spec, address
-        kernel = BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))
-        kernel.link(address)
+        if pattern not in self._known:
+            self._known[pattern] = kernel_spec(self._op, inputs, outputs)
+        spec = self._known[pattern]
+        kernel = BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs)).compiled()
         return kernel, (shape,) * len(outputs)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache
 from typing import Any, Self
 
 import numpy as np
 
+from ...common.dtypes import native_dtype
 from ...graph.graph import Operation
 from ...graph.op import Op, is_plain_array
 from ...graph.spec import TensorSpec
@@ -78,12 +78,6 @@ class KernelTable:
         if not self.address:
             self.link(*library.get([self.spec]))
         return self
-
-
-@cache
-def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return NumPy's own object for a dtype: kernels contain its address."""
-    return np.dtype(dtype.name)
 
 
 def specs_of(tensors: Iterable[Symbol]) -> list[TensorSpec]:

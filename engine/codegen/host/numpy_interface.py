@@ -12,7 +12,7 @@ import numpy as np
 from ..llvm.builtin_functions import EMPTY
 from . import threads
 
-_ARRAY_TYPE, _NEW_FROM_DESCR = 2, 94  # in the table of the interface
+_NEW_FROM_DESCR = 94  # in the table of the interface
 
 
 @cache
@@ -37,6 +37,5 @@ def empty_function(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[],
         shape: of the array.
         dtype: one that is always there, as NumPy's own are.
     """
-    table = _table()
-    numbers = table[_NEW_FROM_DESCR], table[_ARRAY_TYPE], id(dtype), len(shape), *shape
+    numbers = _table()[_NEW_FROM_DESCR], id(np.ndarray), id(dtype), len(shape), *shape
     return threads.builtin_function(EMPTY, np.array(numbers, "int64"))

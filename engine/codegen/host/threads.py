@@ -67,7 +67,6 @@ class _Pool:
     def __init__(self) -> None:
         self.engine: Any = None
         self.count = 1
-        self.addresses: dict[str, int] = {}  # of what built-in functions run
         self._looks = 0  # how often a thread looks for work before it sleeps
         self._rate = 0.0  # of the clock that kernels read; 0: they hold the lock
         self._patience = lock.PATIENCE
@@ -84,8 +83,6 @@ class _Pool:
             self.engine = library.load(f"{SYMBOL} {text}", lambda: text, effort=Effort.PRINTED)
             for name in (SYMBOL, *_OFFERED):
                 library.offer(name, self.engine.get_function_address(name))
-            names = builtin_functions.FUNCTIONS
-            self.addresses = {name: self.engine.get_function_address(name) for name in names}
             if "anabranch_prepare_lock" in text:
                 self._prepare_lock()
             self._spawn()
@@ -198,8 +195,8 @@ def kernel_functions(memory: Any) -> list[Callable[..., bool]]:
 
 
 def builtin_function(name: str, memory: Any) -> Callable[..., Any]:
-    """Return one of `builtin_functions.FUNCTIONS`, bound to memory."""
-    return builtin_functions.bound(name, _pool.addresses[name], memory)
+    """Return the function of `builtin_functions` that has a name, bound to memory."""
+    return builtin_functions.bound(name, _pool.engine.get_function_address(name), memory)
 
 
 def thread_count() -> int:

@@ -21,7 +21,6 @@ _FASTCALL = 0x80  # METH_FASTCALL
 PYTHON = "PyErr_Occurred", "PyBool_FromLong", "PyLong_AsLongLong", "PyLong_FromLongLong", "Py_IncRef"
 CALLS = "anabranch_call", "anabranch_call_endable"  # of a kernel; the second one may be ended early
 REGION, RUN, EMPTY = "anabranch_region", "anabranch_run", "anabranch_empty"
-FUNCTIONS = *CALLS, REGION, RUN, EMPTY
 _SHOWN = {**dict.fromkeys(CALLS, "kernel"), REGION: "native", RUN: "kernel_of_numbers", EMPTY: "empty"}  # to profilers
 
 
@@ -161,7 +160,7 @@ def bound(name: str, address: int, memory: np.ndarray[Any, Any]) -> Callable[...
     """Return a built-in function.
 
     Args:
-        name: one of `FUNCTIONS`.
+        name: `REGION`, `RUN`, `EMPTY` or one of `CALLS`.
         address: of its machine code.
         memory: int64: what it is bound to.
     """
@@ -175,4 +174,4 @@ def entry_of(function: Any) -> int:
     return int(memory[0]) if type(memory) is np.ndarray and function.__name__ == _SHOWN[CALLS[0]] else 0
 
 
-__all__ = ["CALLS", "EMPTY", "FUNCTIONS", "PYTHON", "REGION", "RUN", "bound", "entry_of", "print_functions"]
+__all__ = ["CALLS", "EMPTY", "PYTHON", "REGION", "RUN", "bound", "entry_of", "print_functions"]

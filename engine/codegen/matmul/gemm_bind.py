@@ -227,11 +227,13 @@ def is_faster(rows: int, columns: int, terms: int) -> bool:
     as fast or faster. All others are ours, even where BLAS is as fast: its threads go on looking for work for some 30
     ms, on the very cores that the engine's threads want, which takes a third off the speed of kernels.
     """
+    if not is_wide(columns):
+        return False
     work = rows * columns * terms
     if work > _LEAST_WORK:
-        return rows > 0 and is_wide(columns)
+        return rows > 0
     is_even = terms <= _MOST_SMALL_TERMS and (rows <= _MOST_SMALL_ROWS or columns == 1)
-    return 0 < work <= _MOST_SMALL and is_even and is_wide(columns)
+    return 0 < work <= _MOST_SMALL and is_even
 
 
 def is_wide(columns: int) -> bool:
@@ -249,7 +251,7 @@ def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout 
     if dtype not in gemm.ELEMENTS or rows > most or not gemm.is_available():
         return None
     terms, columns = reversed(_dims(weight)) if transpose else _dims(weight)
-    if min(rows, columns) == 1 or columns < _LEAST_COLUMNS or rows * columns * terms <= _LEAST_WORK:
+    if rows == 1 or columns < _LEAST_COLUMNS or rows * columns * terms <= _LEAST_WORK:
         return None
     return layout_of(terms, columns, dtype, rows)
 

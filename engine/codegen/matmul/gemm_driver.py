@@ -411,11 +411,10 @@ def _print_few_form(code: Builder, tiles: Tiles) -> str:
     pays = _all_of(
         code,
         code.let(f"or i1 {is_wide}, {code.compare('eq', '%form', TRANSPOSED)}"),
-        *(
-            code.compare("sge", code.mul("%n", "%k", tiles.bytes), _LEAST_STREAMED),
-            code.compare("sle", "%m", MOST_ROWS),
-        ),
-        *(code.compare("ne", "%form", PACKED), code.compare("eq", "%a_transposed", 0)),
+        code.compare("sge", code.mul("%n", "%k", tiles.bytes), _LEAST_STREAMED),
+        code.compare("sle", "%m", MOST_ROWS),
+        code.compare("ne", "%form", PACKED),
+        code.compare("eq", "%a_transposed", 0),
     )
     return code.choose(pays, "%form", _TILES)
 
